@@ -37,7 +37,7 @@ FILES = {"onnxruntime", "openvino"}
 CACHES = {"TVM_CONV_CACHE": "tvm_conv", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
 """Variables that name folders of compiled code, and folders for them."""
 TOLERANCE = 1e-3
-"""Of the largest value of a result; deep models amplify roundings."""
+"""Maximum error, relative to the largest value of a result; deep models amplify roundings."""
 PROFILED = 5
 """Runs in which the operators are timed."""
 

@@ -30,7 +30,8 @@ ENGINES = {"ours": ".venv-relay", "stock": ".venv-relay", "relax": ".venv"}
 """By engine, the environment that has its TVM."""
 LABELS = {"stock": "stock Relay", "relax": "relax_ext.pipeline"}
 TOLERANCE = 1e-4
-"""Of the largest value of a result; models have up to thirty layers of float32."""
+"""Maximum error, relative to the largest value of a result; models have up to thirty layers of
+float32."""
 
 
 def main() -> int:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How time scales with batch, channels, image and kernel, beside PyTorch and the machine's limits.
+"""Time the operators as batch, channels, image and kernel grow, beside PyTorch and the machine's
+peaks.
 
 ::
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What measured plans gain over estimated ones, and over those for a machine stated wrongly.
+"""Compare measured plans with estimated plans, and with plans for a machine stated incorrectly.
 
 ::
 

@@ -30,11 +30,12 @@ from typing import Any
 
 LIMIT = 1e-4
 IMAGES = 1797
-"""Of scikit-learn's digits."""
+"""Number of images of scikit-learn's digits."""
 
 
 class Collectives:
-    """What the workers do together. An array of a worker is a ``DRef``: one name, a value each."""
+    """Collective operations of the workers. An array of a worker is a ``DRef``: one name, one value
+    per worker."""
 
     def __init__(self, session: Any) -> None:
         self.session = session
@@ -44,7 +45,7 @@ class Collectives:
         raise NotImplementedError
 
     def broadcast(self, array: Any) -> Any:
-        """The same numpy array on every worker."""
+        """Copy a numpy array to every worker."""
         raise NotImplementedError
 
     def scatter(self, array: Any) -> Any:
@@ -56,7 +57,7 @@ class Collectives:
         raise NotImplementedError
 
     def fetch(self, ref: Any, shape: Sequence[int]) -> Any:
-        """What worker 0 has, as a numpy array of float32."""
+        """Return the array of worker 0 as a numpy array of float32."""
         raise NotImplementedError
 
 

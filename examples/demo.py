@@ -43,7 +43,8 @@ from relax_ext.cli import Options, check, set_threads  # noqa: E402
 
 STEPS, CHECKED, LIMIT, BATCH, SHOWN = 200, 50, 1e-4, 64, 12
 UNET_CHECKED, UNET_LIMIT = 30, 1e-2
-"""Of float32, whose roundings flip the sign of some inputs of relu, by PyTorch's own as by ours."""
+"""Checked steps, and the maximum relative difference. Roundings of float32 flip the sign of some
+inputs of relu, in PyTorch as in TVM."""
 DIFFERENTIATED = ("DCGAN",)
 
 
@@ -73,7 +74,7 @@ def say(report: Any, console: Console) -> None:
             ("PyTorch", whole.reference_ms),
         )
     )
-    verdict = "[green]right[/green]" if report.ok else "[bold red]WRONG[/bold red]"
+    verdict = "[green]correct[/green]" if report.ok else "[bold red]incorrect[/bold red]"
     line = f"  {report.model:10}{len(report.rows):3} checks {verdict}   {times}"
     console.print(line, soft_wrap=True)
     for note in report.notes:
@@ -131,7 +132,7 @@ class Unet:
 
     @property
     def compiled_difference(self) -> float:
-        """The same of the losses by ``torch.compile``."""
+        """Return the largest relative difference of the losses by ``torch.compile``."""
         return _apart(self.theirs, self.compiled)
 
     @property
@@ -184,20 +185,22 @@ def write_report(
     difference = plots.relative_difference(theirs.losses, ours.losses)
     worst = float(difference[:CHECKED].max())
     rows = [row for r in (*reports, *relay) for row in r.rows]
-    wrong = sum(row.wrong for row in rows)
+    incorrect = sum(row.wrong for row in rows)
     times = [
         plots.Times(r.model, r.fastest.stock.ms, r.fastest.ours.ms, r.fastest.reference_ms)
         for r in reports
     ]
     machine = f"{cpu_name()}, {os.cpu_count()} cores, {platform.system()}"
-    right = not wrong and worst <= LIMIT and unet.agrees
-    verdict = "and right" if right else "but WRONG"
-    good = f"all {len(rows)} checks are right" if not wrong else f"{wrong} of {len(rows)} are WRONG"
+    ok = not incorrect and worst <= LIMIT and unet.agrees
+    verdict = "and correct" if ok else "but incorrect"
+    total = len(rows)
+    checks = f"{incorrect} of {total} are incorrect" if incorrect else f"all {total} are correct"
     html = page.render(
         title=f"{ratio(reports):.0f} times as fast as stock TVM, {verdict}",
         lead=(
-            f"Five decoders, {good}. Trained by TVM and by PyTorch, the loss of each of the first "
-            f"{CHECKED} steps differs by <b class=new>{worst:.0e}</b> of its value at most."
+            f"Five decoders; of their checks, {checks}. Trained by TVM and by PyTorch, the loss of "
+            f"each of the first {CHECKED} steps differs by <b class=new>{worst:.0e}</b> of its "
+            "value at most."
         ),
         threads=str(reports[0].threads),
         speed=plots.svg(plots.speed(times), "speed"),
@@ -231,7 +234,7 @@ def write_report(
     )
     (out / "report.html").write_text(html)
     data = {
-        "ok": right,
+        "ok": ok,
         "machine": machine,
         "seconds": seconds,
         "speedup_over_stock": ratio(reports),
@@ -260,7 +263,7 @@ def write_report(
 
 
 def cpu_name() -> str:
-    """What the processor calls itself."""
+    """Return the model name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -96,7 +96,7 @@ def accuracy(reports: Sequence[Any]) -> str:
             errors = [pick(row).error for row in r.operators if pick(row).error is not None]
             worst = f"{max(errors):.0e}" if errors else "–"
             cells.append(
-                worst if not bad else f'{worst} <span class="bad">{len(bad)} not right</span>'
+                worst if not bad else f'{worst} <span class="bad">{len(bad)} incorrect</span>'
             )
         gradients = r.gradients
         ok = sum(not row.wrong for row in gradients)
@@ -109,8 +109,8 @@ def accuracy(reports: Sequence[Any]) -> str:
 
 
 def relay(reports: Sequence[Any]) -> str:
-    """Return the same models in Relay: times, and what is not right; nothing where it was not
-    run.
+    """Return the same models in Relay: times, and the number of incorrect results; nothing if Relay
+    was not run.
     """
     if not reports:
         return ""
@@ -119,13 +119,13 @@ def relay(reports: Sequence[Any]) -> str:
         whole = r.fastest
         bad = sum(row.stock.wrong(row.tolerance) for row in r.rows)
         good = sum(not row.wrong for row in r.rows)
-        stock = f'<span class="bad">{bad} not right</span>' if bad else "all right"
+        stock = f'<span class="bad">{bad} incorrect</span>' if bad else "all correct"
         cells = [escape(r.model), stock, f"<b class=new>{good} of {len(r.rows)}</b>"]
         rows.append([*cells, *map(_ms, (whole.stock.ms, whole.ours.ms, whole.reference_ms))])
     head = ("model", "stock Relay", "relay_ext", "ms stock", "ms ours", "ms PyTorch")
     return (
         "<h2>The same in Relay</h2>"
-        '<p class="quiet">TVM 0.17. How many of the operators and of the whole models are right, '
+        '<p class="quiet">TVM 0.17. How many of the operators and of the whole models are correct, '
         "and the time of one inference.</p>" + table(head, rows)
     )
 

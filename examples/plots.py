@@ -39,7 +39,7 @@ mpl.rcParams.update(
 
 @dataclass(frozen=True)
 class Times:
-    """Milliseconds of one model; None where there is no right result to time."""
+    """Milliseconds of one model; None where there is no correct result to time."""
 
     name: str
     stock: float | None
@@ -66,7 +66,7 @@ def speed(times: Sequence[Times]) -> Figure:
             mine = place == 2
             label = who or "relax_ext"
             if value is None:
-                ax.text(low * 1.06, y, f"{label}: no right result", va="center", color=text)
+                ax.text(low * 1.06, y, f"{label}: no correct result", va="center", color=text)
                 continue
             ax.barh(y, value - low, 0.22, left=low, color=colour)
             shown = milliseconds(value)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every test shares: threads, one seed to replay a run, profiles, and no empty green run.
+"""Settings that every test shares: threads, a seed that replays a run, profiles, and a failure if
+no test ran.
 
 Environment variables: ``HYPOTHESIS_PROFILE`` (``ci`` or ``fuzz``); ``EXPECT_TVM`` (a release such
 as ``0.26``: under any other TVM the run is refused). The ``ci`` profile uses the same seed in every

@@ -19,15 +19,16 @@ import benchmarks_path  # noqa: F401 - makes `trainable` and `zoo` importable
 from model_rows import parser, run
 
 NEAR = 1e-6
-"""Of the largest value: float64, but for what PyTorch and TVM compute in float32 inside."""
+"""Maximum error in float64, relative to the largest value; PyTorch and TVM compute some operators
+in float32."""
 
 IN_FLOAT32 = {"ZoeDepthForDepthEstimation": 1e-3}
 """Limits of models that amplify roundings of float32: this one subtracts numbers near 260 that it
 computes in float32, and divides the difference by 0.02 before a softmax."""
 
 LEAST = 1e-7
-"""Of the largest gradient of a model: that of a bias before a batch norm is 0, and computed as
-rounding noise."""
+"""Gradients are compared relative to at least this share of the model's largest gradient. The
+gradient of a bias before a batch norm is 0, and is computed as rounding noise."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be said of the kernels of GPUs without one: registers, instructions, bank conflicts.
+"""Report registers, instructions and bank conflicts of CUDA kernels without a GPU.
 
 ::
 

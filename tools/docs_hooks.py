@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `make docs` generates besides the reference: help texts of the command lines.
+"""Generate the pages of `make docs` besides the reference: help texts of the command lines.
 
 A line ``<!-- help: PACKAGE -->`` becomes what ``python -m PACKAGE --help`` prints, without TVM.
 Roles of docstrings, as in ``:func:`stock` ``, become code.

@@ -63,7 +63,7 @@ def blank(figure: Any, ax: Any, xs: tuple[float, float], ys: tuple[float, float]
 
 
 def formula(gather: AxisAccess, offset: int) -> str:
-    """What one phase computes, e.g. ``x[2j+1] = w[0]·y[j+1] + w[2]·y[j]``."""
+    """Return the formula of one phase, e.g. ``x[2j+1] = w[0]·y[j+1] + w[2]·y[j]``."""
 
     def at(step: int, plus: int) -> str:
         return f"{step if step > 1 else ''}j" + (f"{plus:+d}".replace("-", "−") if plus else "")

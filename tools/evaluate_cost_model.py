@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How good the planners' estimates are here: times other plans beside the one that is chosen.
+"""Rate the planners' estimates on this machine: time other plans beside the chosen one.
 
 ::
 

@@ -52,7 +52,7 @@ WHAT = {
     "bench_torch_compile.json": '`torch.compile(model, backend="tvm_conv")`',
     "bench_relay.json": "whole models, `relay.build`",
 }
-"""What a file measures, for the summary."""
+"""Titles of the measurements of each file, for the summary."""
 MODES = ("inference", "training")
 
 

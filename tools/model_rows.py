@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
-"""What is known of a model; ``right`` among it."""
+"""Results of a model; ``right`` among them."""
 
 
 def parser(text: str) -> argparse.ArgumentParser:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What frameworks really compute at their borders: for ``topi_ext.padding`` and its tests.
+"""Record how frameworks pad: reference data of ``topi_ext.padding`` and its tests.
 
 ``python tools/padding_golden.py --out tests/data/padding.json`` draws calls, runs them and writes
 down the results; equal arguments and releases write equal files.  ``--check 400`` translates calls
@@ -61,7 +61,7 @@ def resized(x: np.ndarray, ends: Any) -> np.ndarray:
 
 
 def defined(call: Any, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """What a call means, by loops over positions and taps."""
+    """Return the result of a call, computed by loops over positions and taps."""
     window = call.window
     w = np.flip(w) if call.flipped else w
     taps = [(r, tuple(np.multiply(r, window.dilation))) for r in np.ndindex(w.shape)]
@@ -175,7 +175,7 @@ RUNS: dict[str, Callable[[str, np.ndarray, np.ndarray, Arguments], np.ndarray]] 
     "onnx": run_onnx,
     "jax": run_jax,
 }
-"""How one call of each framework is run: one channel, arrays without batch and channel."""
+"""Functions that run one call of each framework, on arrays without batch and channel."""
 
 
 def applied(found: Translation, op: str, x: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -312,7 +312,7 @@ def kernel_of(arguments: Arguments) -> tuple[int, ...]:
 
 
 def run(framework: str, op: str, size: tuple[int, ...], arguments: Arguments) -> Any:
-    """What a framework answers: an array, or the error that it raises."""
+    """Return a framework's result: an array, or the error that it raises."""
     try:
         return RUNS[framework](op, *operands(size, kernel_of(arguments)), arguments)
     except ImportError:

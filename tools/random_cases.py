@@ -53,7 +53,7 @@ STRIDES = (1, 1, 2, 2, 2, 3, 4)
 LEAST, MOST = 2e6, 1.2e9
 """Floating-point operations."""
 MOST_ELEMENTS = 4e6
-"""Of the input, and of the result."""
+"""Maximum elements of the input, and of the result."""
 
 
 def drawn(chance: random.Random, op: str) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True)
 class Choice:
-    """What is rated of one problem.
+    """Plan that was chosen for one problem, and the candidates to time beside it.
 
     Attributes
     ----------
@@ -189,7 +189,8 @@ def _call(kernel: Callable[..., None], arrays: Sequence[Any]) -> Callable[[], No
 
 
 def regret_of(plans: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What the choice costs among those that were timed twice, and which kernel is the fastest.
+    """Return the ratio of the chosen plan's time to the fastest one's, of the plans that were timed
+    twice, and the kernels of both.
 
     ``regret_best`` is the same of the shortest calls of all: what neighbours disturb least.
     """

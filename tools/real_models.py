@@ -117,7 +117,7 @@ def _check_all(entries: list[catalog.Entry], options: Any, target: Any) -> list[
 
 
 def _write(path: Path, rows: list[stages.Row], target: str) -> None:
-    """What is known so far: a run of all models takes long."""
+    """Write the rows so far, because a run of all models takes long."""
     path.parent.mkdir(parents=True, exist_ok=True)
     report = {"versions": catalog.versions(), "target": target}
     report["rows"] = [row.as_json() for row in rows]

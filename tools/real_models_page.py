@@ -15,7 +15,7 @@ STAGES = {
     "run": "does not run",
     "values": "incorrect",
 }
-"""What the table says of the stage that a model reaches."""
+"""Texts of the table for the stage that a model reaches."""
 WAYS = ("stock", "plain")
 """Columns of the table: TVM alone, and ``tvm.compile`` after ``import relax_ext``."""
 
@@ -41,7 +41,7 @@ def table(rows: list[Any]) -> str:
 
 
 def read(text: str) -> dict[str, dict[str, str]]:
-    """What the page says of each model: cells by the names of the columns."""
+    """Return the rows of the page by model: cells by the names of the columns."""
     columns = ("convolutions", *WAYS)
     found = {}
     for line in text.splitlines():
@@ -52,7 +52,8 @@ def read(text: str) -> dict[str, dict[str, str]]:
 
 
 def blocked(text: str) -> dict[str, list[str]]:
-    """What the page says blocks a model: code spans of its row, which the reason has to hold."""
+    """Return the reasons that block a model: code spans of its row, which the error has to
+    contain."""
     section = text.partition("## What blocks the rest")[2].partition("\n## ")[0]
     found = {}
     for line in section.splitlines():
@@ -63,7 +64,7 @@ def blocked(text: str) -> dict[str, list[str]]:
 
 
 def differences(row: Any, text: str) -> list[str]:
-    """Where a row is not as the page says, a line each."""
+    """Return one line for each difference between a row and the page."""
     said = read(text).get(row.name)
     if said is None:
         return [f"{row.name}: no row"]

@@ -45,7 +45,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def provenance(header: dict[str, Any]) -> str:
-    """Where, when and by what it was measured."""
+    """Return machine, versions, date and commit of a measurement."""
     versions = ", ".join(f"{name} {version}" for name, version in header["versions"].items())
     peaks = f"{digits(header['peak_gflops'])} GF/s, {digits(header['copy_gbs'])} GB/s"
     return (

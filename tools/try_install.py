@@ -21,7 +21,7 @@ import relax_ext
 PLACE = Path(sysconfig.get_path("purelib"))
 X, W = (1, 5, 5, 8), (4, 4, 8, 6)
 TOLERANCE = 1e-5
-"""Of the largest value: sums of 128 products of float32 numbers near 1."""
+"""Maximum error, relative to the largest value: sums of 128 products of float32 numbers near 1."""
 
 
 def layer() -> tvm.IRModule:

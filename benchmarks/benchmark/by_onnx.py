@@ -46,7 +46,7 @@ def model(case: Case, face: str, weight: Tensor) -> bytes:
 
 
 def attributes_of(g: Geometry, face: str) -> dict[str, Any]:
-    """What ONNX's node of a geometry states."""
+    """Return the attributes of ONNX's node for a geometry."""
     attributes = {
         "kernel_shape": list(g.kernel),
         "strides": list(g.stride),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a benchmark needs of TVM, in one IR or the other; each lives in an environment of its own.
+"""Functions of TVM that a benchmark needs, in Relax or Relay; each has its own environment.
 
 An engine is a module, ``by_relax`` or ``by_relay``, with
 
@@ -31,7 +31,7 @@ class Built(Protocol):
     """A compiled operator."""
 
     seconds: float
-    """What compiling took."""
+    """Time of compilation."""
 
     def bound(self, tensors: Mapping[str, Tensor]) -> Callable[[], Any]:
         """A call without arguments on the tensors with the roles of the operands."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run depends on: threads and malloc, set before anything is imported, and the machine."""
+"""Environment of a run: threads and malloc, set before anything is imported, and the machine."""
 
 from __future__ import annotations
 

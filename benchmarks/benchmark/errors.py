@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far results are off, how far they may be, and how a failure is told in one line."""
+"""Errors of results, their tolerances, and failures as messages of one line."""
 
 from __future__ import annotations
 

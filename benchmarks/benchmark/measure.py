@@ -31,7 +31,8 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Bench:
-    """What all rows share: the choices, the engine, its target, and what the machine can do."""
+    """State that all rows share: the options, the engine, its target, and the peaks of the
+    machine."""
 
     options: Options
     tvm: Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this machine can do at most: multiply-adds from registers, and copying memory."""
+"""Peak rates of this machine: multiply-adds from registers, and copying memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TRIES = 15
 
 @dataclass(frozen=True)
 class Peaks:
-    """Of all threads together.
+    """Peak rates of all threads together.
 
     Attributes
     ----------

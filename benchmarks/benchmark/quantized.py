@@ -44,7 +44,7 @@ class Layer:
 
     @classmethod
     def of(cls, case: Case, rng: np.random.Generator) -> Layer:
-        """Of random numbers; results cover the range of uint8."""
+        """Return a layer with random numbers; results cover the range of uint8."""
         transposed = case.op == "conv_transpose"
         weight = rng.integers(-64, 63, case.shape("w"), "int8", endpoint=True)
         data = rng.integers(0, 255, case.shape("y" if transposed else "x"), "uint8", endpoint=True)
@@ -57,7 +57,7 @@ class Layer:
 
     @property
     def transposed(self) -> bool:
-        """Which of both it is."""
+        """True for ``conv_transpose``, false for ``conv``."""
         return self.case.op == "conv_transpose"
 
     @property

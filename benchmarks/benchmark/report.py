@@ -23,7 +23,7 @@ RATIOS = {
     **{f"{name} / ours, both with packed weights": name for name in PACKED_BASELINES},
     "the best baseline of each case / ours, both with packed weights": "best",
 }
-"""What the summary says, and its keys."""
+"""Labels of the summary, and their keys."""
 
 _WIDTH = 132  # of what is not a terminal
 _PACKED_WIDTH = 16  # more for a baseline with packed weights

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmarks of whole models share: command line, loop over models, header, plot."""
+"""Code that the benchmarks of whole models share: command line, loop over models, header, plot."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .environment import LARGE_MALLOC, commit, processor_name
 LINEAR = 10
 """Ratio beyond which a plot's axis is logarithmic."""
 Row = dict[str, Any]
-"""What was measured of a model: milliseconds ``ms`` by engine, ``ours`` among them, and more."""
+"""Measurements of a model: milliseconds ``ms`` by engine, ``ours`` among them, and more."""
 
 
 def parser(documentation: str) -> argparse.ArgumentParser:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What many rows say together."""
+"""Summarize the rows of a benchmark."""
 
 from __future__ import annotations
 

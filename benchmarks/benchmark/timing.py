@@ -121,7 +121,7 @@ def in_blocks(
 
 
 class Neighbours:
-    """How much of the machine other processes use while a ``with`` block runs.
+    """Measure the share of the machine that other processes use while a ``with`` block runs.
 
     Attributes
     ----------

@@ -152,7 +152,7 @@ def row_of(request: Request, device: Device, plans: int = 0) -> Row:
         "key": request.key,
         "name": case.name,
         "configuration": str(case),
-        "face": request.face,
+        "kind": request.face,
         "dtype": request.dtype,
         "channels": request.channels,
         "plan": "",

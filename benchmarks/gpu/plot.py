@@ -34,7 +34,7 @@ def draw(rows: Sequence[dict[str, Any]], header: dict[str, Any], path: Path) -> 
 def _ratios(panel: Any, rows: list[dict[str, Any]], title: str) -> None:
     for face, colour in _COLOURS.items():
         values = sorted(
-            row["ratio_torch"] for row in rows if row["face"] == face and row["ratio_torch"]
+            row["ratio_torch"] for row in rows if row["kind"] == face and row["ratio_torch"]
         )
         if values:
             places = [(number + 0.5) / len(values) for number in range(len(values))]
@@ -48,7 +48,7 @@ def _ratios(panel: Any, rows: list[dict[str, Any]], title: str) -> None:
 
 def _shares(panel: Any, rows: list[dict[str, Any]]) -> None:
     for face, colour in _COLOURS.items():
-        found = [row for row in rows if row["face"] == face and row["share"] and row["ours_ms"]]
+        found = [row for row in rows if row["kind"] == face and row["share"] and row["ours_ms"]]
         times = [(row["ours_graph_ms"] or row["ours_ms"]) * 1e3 for row in found]
         panel.plot(times, [row["share"] for row in found], ".", color=colour, markersize=4)
     panel.set_xscale("log")

@@ -164,7 +164,7 @@ def run(
             record.add("through_tvm", row)
     found = record.found
     finish(found, given.json, given.plot)
-    return int(bool(found["summary"]["wrong"]))
+    return int(bool(found["summary"]["incorrect"]))
 
 
 class Record:
@@ -254,7 +254,7 @@ class Tasks:
             self.record.add("checks", row)
             if not row["ok"]:
                 said = row["note"] or f"off by {row['error']}, allowed {row['tolerance']:.1e}"
-                print(f"wrong: {row['key']}: {said}", file=sys.stderr, flush=True)
+                print(f"incorrect: {row['key']}: {said}", file=sys.stderr, flush=True)
         print(f"{done} of {len(requests)} checks", file=sys.stderr, flush=True)
 
     def time(self, requests: Sequence[Request], until: float) -> None:

@@ -31,11 +31,11 @@ def geomean(values: Iterable[float]) -> float | None:
 
 def summarize(rows: Sequence[Row], checks: Sequence[Row]) -> dict[str, Any]:
     """Return groups by dtype, layout and operator, the slowest rows, and the incorrect ones."""
-    groups = sorted({(row["dtype"], row["channels"], row["face"]) for row in rows})
+    groups = sorted({(row["dtype"], row["channels"], row["kind"]) for row in rows})
     return {
         "groups": [_group(key, rows) for key in groups],
         "worst": [row["key"] for row in worst(rows)[:WORST]],
-        "wrong": [row["key"] for row in (*checks, *rows) if not row["ok"]],
+        "incorrect": [row["key"] for row in (*checks, *rows) if not row["ok"]],
         "checked": len(checks),
         "timed": len(rows),
         "first": advice(rows, checks),
@@ -43,9 +43,9 @@ def summarize(rows: Sequence[Row], checks: Sequence[Row]) -> dict[str, Any]:
 
 
 def _group(key: tuple[str, str, str], rows: Sequence[Row]) -> Row:
-    dtype, channels, face = key
-    found = [row for row in rows if (row["dtype"], row["channels"], row["face"]) == key]
-    group: Row = {"dtype": dtype, "channels": channels, "face": face, "cases": len(found)}
+    dtype, channels, kind = key
+    found = [row for row in rows if (row["dtype"], row["channels"], row["kind"]) == key]
+    group: Row = {"dtype": dtype, "channels": channels, "kind": kind, "cases": len(found)}
     for name in RATIOS:
         values = [row[name] for row in found if row[name]]
         group[name] = geomean(values)
@@ -74,9 +74,11 @@ def worst(rows: Sequence[Row]) -> list[Row]:
 def advice(rows: Sequence[Row], checks: Sequence[Row]) -> list[str]:
     """Return lines about the rows to look at, the most urgent first."""
     lines = []
-    wrong = [row["key"] for row in (*checks, *rows) if not row["ok"]]
-    if wrong:
-        lines.append(f"{len(wrong)} results are wrong or missing, first {', '.join(wrong[:5])}")
+    incorrect = [row["key"] for row in (*checks, *rows) if not row["ok"]]
+    if incorrect:
+        lines.append(
+            f"{len(incorrect)} results are incorrect or missing: {', '.join(incorrect[:5])}"
+        )
     by_kernel: dict[str, list[Row]] = {}
     for row in worst(rows):
         by_kernel.setdefault(row["plan"].partition("(")[0], []).append(row)
@@ -120,14 +122,14 @@ def text(header: Row, found: Row, rows: Sequence[Row]) -> str:
     lines = [
         f"{header['device']}, driver {header['driver']}, torch {header['torch']}, cuDNN "
         f"{header['cudnn']}, commit {header['commit']}, {header['date']}",
-        f"checked {found['checked']}, timed {found['timed']}, wrong {len(found['wrong'])}",
+        f"checked {found['checked']}, timed {found['timed']}, incorrect {len(found['incorrect'])}",
         "",
-        f"| dtype | channels | face | cases | {' | '.join(RATIOS.values())} | of limit "
+        f"| dtype | channels | kind | cases | {' | '.join(RATIOS.values())} | of limit "
         "| time / estimate | ours / best plan |",
         f"|{'---|' * (7 + len(RATIOS))}",
     ]
     for group in found["groups"]:
-        cells = [group["dtype"], group["channels"], group["face"], str(group["cases"])]
+        cells = [group["dtype"], group["channels"], group["kind"], str(group["cases"])]
         for name in RATIOS:
             slower = group[name.replace("ratio", "slower")]
             cells.append(f"{_number(group[name])}" + (f" ({slower} slower)" if slower else ""))

@@ -47,7 +47,8 @@ CONVOLUTION = re.compile(r"aten\.(conv(?:_transpose)?\dd)\.")
 
 @dataclass
 class Outcome:
-    """How far one way came: ``right``, or the stage that failed and why; error and seconds."""
+    """Last stage of a model on one way: ``right``, or the stage that failed and why; error and
+    seconds."""
 
     stage: str
     reason: str = ""

@@ -70,7 +70,7 @@ class Run:
         return self._lowered.hosts[self._lowered.chosen(name or self.name)]
 
     def launches(self, *arrays: Any, name: str | None = None) -> list[host.Launch]:
-        """What a call with these arrays, or arrays of these shapes, would launch."""
+        """Return the launches of a call with these arrays, or with arrays of these shapes."""
         return list(self._lowered.plan(*arrays, name=name or self.name).launches)
 
     def __call__(

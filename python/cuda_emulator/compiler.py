@@ -65,7 +65,7 @@ def compiler() -> str:
 
 @cache
 def folder() -> Path:
-    """Where programs lie; removed when this process ends."""
+    """Return the folder of compiled programs, which is removed when this process ends."""
     made = tempfile.mkdtemp(prefix="cuda_emulator_")
     owner = os.getpid()
     # A forked child must not remove what its parent still runs.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can go wrong: with the emulated code, and with what the emulator does not know."""
+"""Errors of emulated code, and of code that uses features the emulator does not support."""
 
 from __future__ import annotations
 

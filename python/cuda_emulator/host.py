@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a host function does with arrays of given shapes: memory it asks for, kernels it launches.
+"""Evaluate a host function for given shapes: the memory it allocates and the kernels it launches.
 
 The function is read as TIR, after kernels are split off and before its arguments are packed.  TVM
 itself is not needed here: plans that were made elsewhere are read without it.
@@ -65,7 +65,7 @@ class Launch(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What one call does."""
+    """Allocations and launches of one call."""
 
     memory: tuple[Memory, ...]
     launches: tuple[Launch, ...]
@@ -102,7 +102,7 @@ CALLS = {
     "shift_left": BINARY["LShift"],
     "shift_right": BINARY["RShift"],
 }
-"""What TVM before 0.27 has for some of them, by the name of the operator."""
+"""Calls that TVM before 0.27 uses for some of these operators, by the name of the operator."""
 
 
 def _kind(node: Any) -> str:
@@ -115,7 +115,7 @@ def _dtype(node: Any) -> str:
 
 
 def _type_of(parameter: Any) -> str:
-    """Of a kernel's parameter: TVM 0.27 says more of a pointer than that it is one."""
+    """Return the type of a kernel's parameter; ``handle`` for every pointer."""
     dtype = _dtype(parameter)
     return "handle" if "handle" in dtype else dtype
 
@@ -203,7 +203,7 @@ class _Reader:
                 raise ValueError(f"{self.name}: {name} has shape {sizes}, expected {expected}")
 
     def _sizes(self, buffer: Any, value: Any) -> tuple[int, ...]:
-        """Those of an array that fits the buffer; a shape stands for any such array."""
+        """Return the sizes of an array that fits the buffer; a shape stands for any such array."""
         name, wanted, rank = buffer.name, str(buffer.dtype), len(buffer.shape)
         is_array = isinstance(value, np.ndarray)
         sizes = value.shape if is_array else value
@@ -383,7 +383,8 @@ class _Named(_Reader):
 
 
 def plan(name: str, host: Any, kernels: dict[str, Any], given: Sequence[Any]) -> Plan:
-    """What a call of this host function with `given` does: arrays or their shapes, and numbers.
+    """Return the allocations and launches of a call of this host function with `given`: arrays or
+    their shapes, and numbers.
 
     Raises
     ------

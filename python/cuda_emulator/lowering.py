@@ -39,7 +39,7 @@ class Lowered(NamedTuple):
         return name
 
     def plan(self, *given: Any, name: str | None = None) -> host.Plan:
-        """What a call does with arrays or their shapes, as tuples, and numbers."""
+        """Return the plan of a call with arrays or their shapes (as tuples), and numbers."""
         name = self.chosen(name)
         return host.plan(name, self.hosts[name], self.kernels, given)
 

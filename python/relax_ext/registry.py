@@ -7,7 +7,7 @@ and ``stock`` are not thread-safe.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import product
@@ -29,7 +29,11 @@ from .op.infer import infer
 from .op.legalize import legalize
 from .op.mixed_precision import ALWAYS, with_out_dtype
 
-_RULES = {infer_key(): infer, "FLegalize": legalize, "FPrimalGradient": gradient}
+_RULES: dict[str, Callable[..., Any]] = {
+    infer_key(): infer,
+    "FLegalize": legalize,
+    "FPrimalGradient": gradient,
+}
 
 
 class _Registry(Registration):
@@ -40,13 +44,13 @@ class _Registry(Registration):
                 replace_op_attr(self.replaced, op, key, rule)
         for op, rules in LEGALIZATIONS.items():
             if (op, "FLegalize") not in self.replaced:
-                rule = op_attr(op, "FLegalize")
+                lowering = op_attr(op, "FLegalize")
                 for ours in reversed(rules):
-                    rule = partial(ours, stock=rule)
-                replace_op_attr(self.replaced, op, "FLegalize", rule)
-        for op, rule in GRADIENTS.items():
+                    lowering = partial(ours, stock=lowering)
+                replace_op_attr(self.replaced, op, "FLegalize", lowering)
+        for op, differentiate in GRADIENTS.items():
             if (op, "FPrimalGradient") not in self.replaced and has_op(op):
-                replace_op_attr(self.replaced, op, "FPrimalGradient", rule)
+                replace_op_attr(self.replaced, op, "FPrimalGradient", differentiate)
         HOOKS.install()
         code_cache.install()
         for op, (key, rule) in product(OWN, _own_rules().items()):

@@ -15,6 +15,7 @@ from topi_ext import backend, compat
 from topi_ext.backend import Unsupported, Work
 from topi_ext.compat import relax
 from topi_ext.cpu.backend import CpuBackend
+from topi_ext.cpu.machine import CpuMachine
 from topi_ext.cpu.plan.window import Plan
 from topi_ext.cpu.registry import KERNELS
 from topi_ext.spec.conv import OPERANDS
@@ -149,7 +150,7 @@ def tune(
         progress.step(f"{work.problem.kind}, {number} of {len(left)}")
         plan, tuned = _fastest(work, target, candidates, board)
         plans = {work.problem.signature: entry(plan, tuned.ms, tuned.estimate_ms)}
-        name = machine_name(work.backend.processor, work.backend.machine)
+        name = machine_name(*_processor(work))
         merge(database, {name: plans})
         done.append(tuned)
         say(f"tune: {number} of {len(left)}, {time.monotonic() - start:.0f} s: {_told(tuned)}")
@@ -185,15 +186,22 @@ def _works(module: Any, target: Any) -> Sequence[Work]:
 
 
 def _is_known(work: Work, database: AnyPath) -> bool:
-    found = work.backend
-    if machine_name(found.processor, found.machine) not in read(database):
+    processor, machine = _processor(work)
+    if machine_name(processor, machine) not in read(database):
         return False
-    return measured(work.problem, found.machine, found.processor, opened(database)) is not None
+    return measured(work.problem, machine, processor, opened(database)) is not None
+
+
+def _processor(work: Work) -> tuple[str, CpuMachine]:
+    """Return the processor of a kernel, by name and as planners know it."""
+    if not isinstance(work.backend, CpuBackend):
+        raise TypeError(f"tune: {work.problem.kind}: plans are measured on processors only")
+    return work.backend.processor, work.backend.machine
 
 
 def _fastest(work: Work, target: Any, most: int, board: Board | None) -> tuple[Plan, Tuned]:
     """Return the fastest plan of those that agree with the estimate's."""
-    plans = shortlist(work.problem, work.backend.machine, most)
+    plans = shortlist(work.problem, _processor(work)[1], most)
     library = built(work, plans, target)
     with on_board(library, board, target) if board else here(library) as opened:
         runs = PlanRuns(work, plans, opened)

@@ -25,7 +25,7 @@ R = relay()
 _CONVS = {name for name, kind in KIND.items() if kind != "conv_weight_grad"}
 _DTYPES = ("float16", "float32", "float64")
 _PASS = "FoldScaleAxis"
-"""Where TVM's own pass is disabled, weights stay as they are."""
+"""TVM's own pass; weights stay as they are where it is disabled."""
 
 _OF_COMPILERS = ("Compiler", "Composite", "Primitive")
 """Attributes of functions that compilers have taken as they are."""

@@ -67,7 +67,7 @@ def of_target(target: Any) -> Backend | Unsupported:
 
 @dataclass(frozen=True)
 class Support:
-    """Whether a target has kernels for a kind of operator; true or false as a condition.
+    """Answer if a target has kernels for a kind of operator; true or false as a condition.
 
     Attributes
     ----------

@@ -292,7 +292,8 @@ def test_a_library_that_the_board_does_not_take(
 
 
 def test_another_tvm() -> None:
-    """What TVM 0.17's server makes of a session, and what TVM says of another protocol."""
+    """The errors of TVM 0.17's server and of another protocol both suggest to install the same
+    release."""
     for said in (
         "Check failed: size <= pending_request_bytes_ (8 vs. 0) :",
         "RPCServer: Client protocol version mismatch with the server",

@@ -314,7 +314,8 @@ def test_refused_inputs(pt2: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 def test_arrays_of_every_kind(
     dtype: str, small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of the other byte order, column by column, wider than torch knows: the same numbers."""
+    """Arrays in the other byte order, in column-major order, and of dtypes that torch lacks have
+    the same values."""
     x = np.random.default_rng(0).standard_normal((2, 2, 5)).astype("float32")
     np.save(tmp_path / "x.npy", np.asfortranarray(x.astype(dtype)))
     read = files.read_array("input", str(tmp_path / "x.npy"))
@@ -349,7 +350,8 @@ def test_indices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_random_indices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of an .onnx model, which has no example inputs: 0 and 1, which a table of two rows has."""
+    """Indices of an .onnx model, which has no example inputs, are 0 and 1, valid for a table of two
+    rows."""
     onnx = pytest.importorskip("onnx")
     from onnx import TensorProto, helper, numpy_helper
 
@@ -559,7 +561,7 @@ def test_warnings_made_errors_end_nothing(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_has_ended() -> None:
-    """As by ``doctor | head``: no traceback."""
+    """A closed pipe, as in ``doctor | head``, prints no traceback."""
     process = call("doctor")
     process.stdout.close()
     assert process.stderr.read() == "" and process.wait() == 141

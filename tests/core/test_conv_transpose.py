@@ -129,7 +129,8 @@ def test_reduction_is_over_the_taps_that_meet() -> None:
 
 
 def test_every_meeting_has_a_place() -> None:
-    """Of one axis: the places of positions are those that are computed, whatever is cut off."""
+    """The phases of an axis contain exactly the positions that are computed, whatever is cut
+    off."""
     for kernel, stride, dilation in np.ndindex(4, 5, 5):
         for before, size in np.ndindex(11, 7):
             axis = PhaseAxis(kernel + 1, stride + 1, dilation + 1, before - 4, size + 1)

@@ -31,7 +31,7 @@ def directly(gather: AxisAccess, x: list[Fraction], w: list[Fraction]) -> list[F
 
 
 def filtered(filters: tuple[Filter, ...], x: list[Fraction], w: list[Fraction]) -> list[Fraction]:
-    """The same by tiles."""
+    """Return the convolution of x and w, computed by tiles."""
     y = [Fraction(0)] * OUTPUTS
 
     def product(term, start: int, first: int) -> Fraction:

@@ -40,7 +40,7 @@ def test_sizes_are_pytorchs(case: Case) -> None:
 
 @given(any_case)
 def test_one_geometry_from_either_side(case: Case) -> None:
-    """What conv(x, w) says of its y, conv_transpose(y, w) says of its x, with output_padding."""
+    """The geometry of conv(x, w) is that of conv_transpose(y, w) with output_padding."""
     g = geometry_of(case)
     attributes = dict(stride=g.stride, padding=g.padding, dilation=g.dilation, groups=g.groups)
     n = case.n

@@ -76,7 +76,7 @@ def test_a_call_means_what_its_framework_computed(framework: str, op: str) -> No
 
 
 def is_only_lacking(case: dict[str, Any]) -> bool:
-    """Whether an implementation lacks what its framework's rules allow."""
+    """Return True if an implementation lacks what its framework's rules allow."""
     framework, op, arguments = case["framework"], case["op"], case["arguments"]
     if framework == "onnx":  # onnxruntime: SAME with dilation, an output_shape beyond the full one
         return "output_shape" in arguments or "SAME" in arguments["auto_pad"]
@@ -178,7 +178,7 @@ def test_pytorch_without_a_size(target: str, op: str, seed: int) -> None:
 @pytest.mark.parametrize("target", SPELLINGS)
 @pytest.mark.parametrize("ends", [(9, -12), (-12, 9), (-3, -9), (0, -3), (12, -14)])
 def test_zeros_alone_and_zeros_on_either_side(ends: tuple[int, int], target: str) -> None:
-    """What JAX can ask for: a window of the full result that lies partly or wholly beside it."""
+    """JAX can ask for a window that lies partly or wholly beside the full result."""
     jax = dict(kernel_size=3, strides=2, padding=[(2 - ends[0], 2 - ends[1])])
     call = read("jax", "conv_transpose", size=4, **jax)
     assert call.ends == (ends,)

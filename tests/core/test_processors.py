@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many threads TVM is told to start: cores, affinity masks, quotas of containers."""
+"""Number of threads that TVM starts: cores, affinity masks, quotas of containers."""
 
 from __future__ import annotations
 

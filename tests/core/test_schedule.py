@@ -81,7 +81,8 @@ def results(mod: tvm.IRModule, given: list[np.ndarray], **options: object) -> np
 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_values_are_those_of_stock(name: str, rng: np.random.Generator) -> None:
-    """The same products, each sum in the same order; LLVM may contract some and not others."""
+    """Values equal those of stock TVM: the same products, each sum in the same order; LLVM may
+    contract some of them."""
     given = arrays(name, rng)
     ours = results(module(name), given, relax_pipeline=relax_ext.pipeline(build.target()))
     with relax_ext.stock():
@@ -97,7 +98,7 @@ def test_threads_share_what_is_worth_it(name: str) -> None:
 
 
 def test_symbolic_sizes(rng: np.random.Generator) -> None:
-    """What has an unknown size is shared."""
+    """An axis of unknown size is parallel."""
     n = tvm.tirx.Var("n", "int64")
     given = arrays("element-wise", rng)
     mod = module("element-wise", {2: n})

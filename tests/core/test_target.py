@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said of a target, once, and what the doctor prints."""
+"""Warnings about a target are logged once, and the doctor prints them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_every_compile_says_once_that_a_processor_is_not_named(how: str) -> None
 
 
 def test_gathers_and_scatters() -> None:
-    """Of AVX-512, LLVM is told not to use them; who names a processor without that is told so."""
+    """A target for AVX-512 that does not turn off gathers and scatters gets one hint."""
     (line,) = said(tvm.target.Target({"kind": "llvm", "mcpu": "znver4"}))
     assert "accesses and scatters" in line and "prefer-no-scatter" in line
     assert said(tvm.target.Target({"kind": "llvm", "mcpu": "znver3"})) == []
@@ -86,7 +86,7 @@ HIDDEN = ("amx-bf16", "amx-tile", "avx512bf16", "avx512fp16", "avxvnni", "avx10.
 def test_more_than_the_name_of_the_processor_promises(
     granted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a virtual machine that hides what it is; float32 is planned as for the name alone."""
+    """A virtual machine may hide its processor's name; float32 is planned by the name alone."""
     named = tvm.target.Target({"kind": "llvm", "mcpu": "rocketlake", "num-cores": 2})
     before = CpuMachine.of_features(*compat.llvm_features(named))
     asked = "tvm.codegen.llvm.GetHostCPUFeatures"

@@ -25,13 +25,14 @@ FUNCTIONS = {
     "tanh": (torch.tanh, 5.0),
     "sigmoid": (torch.sigmoid, 3.0),
 }
-"""What PyTorch has, and errors that the module states, in units in the last place."""
+"""PyTorch's functions, and the maximum errors that the module states, in units in the last
+place."""
 
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 1e-30, -1e-30, 1e-41, 88.7, 88.8, -103.9]
 
 
 def numbers(rng: np.random.Generator, count: int = 1 << 16) -> np.ndarray:
-    """Of every exponent, and many where the functions change."""
+    """Return numbers of every exponent, and many where the functions change."""
     bits = rng.integers(0, 1 << 32, count // 2, dtype=np.uint32).view(np.float32)
     near = rng.uniform(-12, 12, count // 2 - len(SPECIAL)).astype("float32")
     return np.concatenate([bits, near, np.array(SPECIAL, "float32")])

@@ -89,7 +89,7 @@ def test_a_folder_that_cannot_be_written(
 
 
 def test_the_command(tmp_path: Path) -> None:
-    """As a process of its own: help, folders, and three files."""
+    """The command in a process of its own: help, folders, and three files."""
 
     def run(*arguments: str) -> str:
         command = [sys.executable, "-m", "topi_ext.emit", *arguments]

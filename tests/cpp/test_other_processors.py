@@ -46,9 +46,10 @@ PROCESSORS = {
     "riscv64": "rv64",
     "riscv64 with vectors": "rv64,v=true,vlen=128",
 }
-"""What qemu calls them, if not as LLVM: of their own instructions, not of all that it knows."""
+"""Names of qemu where they differ from LLVM's: processors with these instructions, not with all
+that qemu knows."""
 SHORT = ("neoverse-n1", "riscv64 with vectors")
-"""Of their instruction set another one runs all."""
+"""Processors that run a few cases, because another one of their instruction set runs all."""
 
 
 UP, GRAD = "conv2d_transpose", "conv2d_weight_grad"
@@ -69,7 +70,8 @@ FAMILIES = {
     "wgrad_im2col": Words("wgrad_im2col", GRAD, "2x12x4x4", "20x12x3x3", padding="1"),
     "wgrad_winograd": Words("wgrad_winograd", GRAD, "2x12x9x9", "20x12x3x3", padding="1"),
 }
-"""Of each row of the registry that is not for some processors only, or for symbolic sizes."""
+"""One family for each row of the registry that is neither for some processors only nor for symbolic
+sizes."""
 
 BYTES = [
     Words("bytes", "conv2d", "2x9x8x9", "12x9x3x3", stride="2,1", padding="1", dtype="int8",

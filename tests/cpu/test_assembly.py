@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What LLVM makes of the kernels for processors that need not be here: full vectors, no spills."""
+"""LLVM's code of the kernels for processors that this machine may lack: full vectors, no spills."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ from topi_ext.spec.reference import attention
 MACHINE = CpuMachine.of_features(*compat.llvm_features(HOST))
 
 TOLERANCE = {"float64": 1e-13, "float32": 3e-6, "float16": 1e-3, "bfloat16": 8e-3}
-"""Of the largest value: scores of at most 40 products below 30, whose roundings exp takes over, and
-one rounding to the dtype."""
+"""Maximum error, relative to the largest value: scores are sums of at most 40 products below 30,
+whose roundings exp amplifies, and the result is rounded once to the dtype."""
 
 LAYOUTS = [
     ("ahmd", "ahnd", "ahne", "ahme"),

@@ -44,7 +44,7 @@ T, C = "conv_transpose", "conv"
 
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Those of guard.c and of amx_emulator.c."""
+    """Return the libraries of guard.c and of amx_emulator.c."""
     return compiled(tmp_path_factory.mktemp("libraries"))
 
 
@@ -77,8 +77,8 @@ def test_any_plan(
 def test_tiles_of_positions_before_blocks_of_channels(
     libraries: tuple[Path, Path], tmp_path: Path, rng: np.random.Generator
 ) -> None:
-    """Of several tiles, blocks and splits, in one chunk of channels and in two: the sums of all
-    blocks of a split are held."""
+    """Several tiles, blocks and splits, in one chunk of channels and in two: the sums of all blocks
+    of a split are kept."""
     made, operands, chosen = {}, {}, {}
     for case in (
         Case(C, (13, 11), (3, 2), ins=40, outs=50, padding=(1,) * 4),
@@ -119,7 +119,7 @@ def test_planned(
 def test_model(
     libraries: tuple[Path, Path], tmp_path: Path, pipeline: str, rng: np.random.Generator
 ) -> None:
-    """As a user compiles, exports and runs a model: weights that are known, a bias, and relu."""
+    """Compile, export and run a model as a user does: constant weights, a bias, and relu."""
     case = LARGE["up"]
     values = case.arrays(rng)
     bias = rng.standard_normal((1, case.geometry.c, 1, 1)).astype(numpy_dtype("bfloat16"))
@@ -157,7 +157,8 @@ def constant(array: np.ndarray) -> relax.Expr:
 
 
 def test_innermost_loop() -> None:
-    """As many products as the four sums allow for what is loaded, on a processor that has AMX."""
+    """The innermost loop has as many products for each load as the four sums allow, on a processor
+    with AMX."""
     target = tvm.target.Target({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 2})
     for case in LARGE.values():
         func = backend.build(
@@ -174,7 +175,7 @@ def test_innermost_loop() -> None:
 
 @pytest.mark.parametrize("channels", [1, 2, 3])
 def test_nearly_empty_tiles_are_left_to_vectors(channels: int) -> None:
-    """Of 16 rows: three that are used make up for the others."""
+    """Tiles of 16 rows are used from three rows on."""
     machine = CpuMachine(vector_bytes=64, registers=32, threads=2, amx=True)
     some = Case(T, (64, 64), (9, 9), ins=56, outs=channels, stride=(2, 2), padding=(4,) * 4)
     plan = choose(problem_of(FaceCase(T, geometry_of(some), 1, dtypes=BF16)), machine)

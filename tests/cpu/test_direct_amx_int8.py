@@ -67,7 +67,7 @@ LARGE = {
 
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Those of guard.c and of amx_emulator.c."""
+    """Return the libraries of guard.c and of amx_emulator.c."""
     return compiled(tmp_path_factory.mktemp("libraries"))
 
 
@@ -179,7 +179,8 @@ def test_what_it_does_not_serve() -> None:
 
 @pytest.mark.parametrize("name", [*TILE_DOTS])
 def test_innermost_loop(name: str) -> None:
-    """As many products as the four sums allow for what is loaded, on a processor that has AMX."""
+    """The innermost loop has as many products for each load as the four sums allow, on a processor
+    with AMX."""
     target = tvm.target.Target({"kind": "llvm", "mcpu": "sapphirerapids", "num-cores": 2})
     dot, case = TILE_DOTS[name], LARGE["up"]
     face = FaceCase(case.op, geometry_of(case), case.n, None, (dot.data, dot.weights, "int32"))

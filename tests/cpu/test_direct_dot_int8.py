@@ -55,7 +55,7 @@ WEIGHTS = {"int8": 0, "uint8": 128}
 
 
 def emulated(dot: Dot, lanes: int) -> tuple[str, str]:
-    """What an instruction is made of."""
+    """Return the name of an instruction, and IR that emulates it."""
     vector, width = f"<{lanes} x i32>", 32 // dot.size
 
     def every(number: int) -> str:

@@ -23,7 +23,8 @@ from topi_ext.spec.post_ops import PostOp
 MACHINE = CpuMachine.of_features(*compat.llvm_features(HOST))
 LANES = MACHINE.lanes("float32")
 TOLERANCE = {"float64": 1e-13, "float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}
-"""Of the largest value: sums of at most 67 products, and one rounding to the dtype."""
+"""Maximum error, relative to the largest value: sums of at most 67 products, and one rounding to
+the dtype."""
 
 PRODUCTS = [
     ("mk", "kn", "mn", (13, 37, 67)),

@@ -55,7 +55,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def selected(case: FaceCase, target: tvm.target.Target) -> object:
-    """What an adapter gets."""
+    """Return the PrimFunc that an adapter gets."""
     return backend.build(
         Convolution.of(case.face, case.geometry, case.orders, case.n, case.dtypes), target
     )
@@ -199,7 +199,7 @@ def test_steps_of_images_without_a_border(varies: str) -> None:
 
 
 def may_stream(problem: Convolution) -> bool:
-    """Whether the result may be written past the caches."""
+    """Return True if the result may be written by non-temporal stores."""
     return STREAMS and problem.rows_are_runs
 
 
@@ -326,7 +326,7 @@ def winograd_plans(
 def weight_tiles_plans(
     draw: st.DrawFn, problem: Convolution, lanes: int, parallel: bool
 ) -> WgradWinogradPlan:
-    """The same for weight gradients."""
+    """Yield plans of weight gradients by tiles."""
     tile = tuple(draw(st.sampled_from(outputs)) for outputs in ((1, 2), (1, 2), (1, 2, 4)))
     c, k = problem.geometry.c_per_group, problem.geometry.k_per_group
     c_block, vectors = draw(st.integers(1, c)), draw(st.integers(1, min(3, -(-k // lanes))))
@@ -377,6 +377,8 @@ def test_phases_that_lack_taps_of_others(kernel: tuple, stride: tuple) -> None:
         )
         chunks = replace(of_tiles, chunks=5)
         plan += [of_tiles, shares, first, replace(first, per_task=2), chunks]
+    # LLVM takes a second for each plan of 140 taps: every other one, since 27 taps have all.
+    plan = thinned(plan, 2) if kernel == (7, 4, 5) else plan
     run_all([kernel_of(problem, each) for each in plan], [one] * len(plan), tiled=True)
 
 
@@ -401,8 +403,8 @@ def test_chunks_of_input_channels() -> None:
 @pytest.mark.parametrize("tile", [(1, 2, 2), (1, 2, 4)], ids=str)
 @pytest.mark.parametrize("layout", ["NCHW", "NCWH", "NHWC"])
 def test_tiles_of_a_dilation(layout: str, tile: tuple) -> None:
-    """Of the inputs of a row only those are copied that a phase reads: neighbours or not in memory,
-    near enough to read vectors of all or not, of half precision or not."""
+    """Only those inputs of a row are copied that a phase reads: neighbours in memory or not, near
+    enough to read vectors of all or not, of half precision or not."""
     made, chosen = [], []
     for dilation, dtype in itertools.product((2, 3, 5), ("float32", "float16")):
         case = Case(
@@ -692,7 +694,8 @@ def test_equal_requests_give_the_same_object() -> None:
 
 @pytest.mark.parametrize("face", FACES)
 def test_kernels_are_parallel_and_vectorised(face: str) -> None:
-    """What stock TVM's code for a CPU is not; a kernel that is neither would still be right."""
+    """Kernels are parallel and vectorized, which stock TVM's code for a CPU is not; values alone
+    would not show it."""
     case = faces_of(SHAPES[0])[FACES.index(face)]
     machine = CpuMachine(vector_bytes=32, registers=16, threads=2)
     target = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"})
@@ -834,7 +837,8 @@ def fewer_products(case: FaceCase, *, prepacked: bool = False) -> tuple[Convolut
 
 @pytest.mark.parametrize("prepacked", [False, True], ids=["weights as stored", "packed weights"])
 def test_infinity_and_overflow_are_those_of_a_direct_sum(prepacked: bool) -> None:
-    """Where products are saved, sums of inputs or taps could turn one into NaN, or overflow."""
+    """Minimal filtering adds inputs or taps, whose sums could overflow or turn infinity into
+    NaN."""
     made = {}
     cases = thinned(FEWER_PRODUCTS, 2) if prepacked else FEWER_PRODUCTS
     for number, case in enumerate(cases):
@@ -1053,7 +1057,8 @@ def test_any_plan_of_any_size(face: str, data, some: list[Case], seed: int) -> N
 
 
 def test_rooms_that_an_image_does_not_fit() -> None:
-    """Of two kernels the small one has no room for it; sums go on from one block to the next."""
+    """The workspace limit excludes the smaller of two kernels; sums go on from one block to the
+    next."""
     up = Case("conv_transpose", (5, 5), (3, 3), ins=4, outs=3, stride=(2, 2))
     small = GemmCol2imPlan(1, 8, 2000, 8, 3, 4, 2, 1)
     large = choose(
@@ -1080,7 +1085,8 @@ def test_rooms_that_an_image_does_not_fit() -> None:
 
 
 def test_no_more_splits_than_share_the_work_evenly() -> None:
-    """Of four tasks that are wanted, for two threads; each split packs the same data again."""
+    """Four tasks on two threads take no more splits than needed, because each split packs the same
+    data again."""
     tasks = compat.tir.Var("tasks", "int64")
     with emit.kernel(ATTRIBUTES) as made:
         shapes = (

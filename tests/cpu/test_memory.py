@@ -23,6 +23,7 @@ from helpers.faces import OPERANDS, FaceCase
 from helpers.guarded import compiled, run, symbolic
 from helpers.kernels import STREAMS, kernel_of, problem_of
 from helpers.profile import thinned
+from helpers.targets import quickly_compiled
 from topi_ext import backend
 from topi_ext.cpu import emit
 from topi_ext.cpu.emit import ATTRIBUTES
@@ -35,7 +36,7 @@ from topi_ext.spec.conv import Convolution
 from topi_ext.spec.layout import Layouts
 from topi_ext.target import host_target
 
-HOST = host_target()
+HOST = quickly_compiled(host_target())
 T, C = "conv_transpose", "conv"
 CHANNELS_LAST = Layouts("NHWC", "HWIO", "NHWC")
 
@@ -189,7 +190,8 @@ def test_turned_channels(guard: Path, tmp_path: Path) -> None:
 
 
 def test_tiles_of_positions(guard: Path, tmp_path: Path, rng: np.random.Generator) -> None:
-    """Of small images: neighbours in memory or not, of one image or two, and beyond the last."""
+    """Tiles of small images: neighbours in memory or not, of one image or two, and beyond the
+    last."""
     geometry = geometry_of(Case(T, (3, 5), (2, 3), ins=16, outs=4, stride=(2, 2)))
     kernels, operands, values = {}, {}, {}
     for layouts, images, m_tile in product((None, CHANNELS_LAST), (1, 3), (4, 5, 7)):

@@ -133,8 +133,8 @@ def test_epilogue() -> None:
 def large(
     face: str = "conv_transpose", row: int = 512, width: int = 4, **changes: object
 ) -> Convolution:
-    """Of the size from which results are streamed, and not more than a row larger, if an element
-    has `width` bytes."""
+    """Return a case at the size from which non-temporal stores are used, at most a row larger, for
+    elements of `width` bytes."""
     rows = -(-NON_TEMPORAL_CACHES * MACHINE.l2 * MACHINE.threads // (64 * row * width))
     geometry = geometry_of(Case("conv", (rows, row), (1, 1), ins=64, outs=64))
     case = FaceCase(face, geometry, 1, **changes)

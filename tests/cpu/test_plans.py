@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which plan is chosen for what, where another one would be a cliff."""
+"""Chosen plans, for cases in which another plan would be much slower."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_rows_of_columns_are_no_power_of_two_apart() -> None:
 
 @pytest.mark.parametrize("kernel", [1, 4])
 def test_few_positions_run_along_their_weights(kernel: int) -> None:
-    """Of a 4 x 4 image one position in a vector of sixteen would be used, or four."""
+    """A 4 x 4 image would use one or four positions of a vector of sixteen."""
     case = Case("conv", (4, 4), (kernel, kernel), 1, ins=512, outs=100, stride=(4, 4))
     problem = problem_of(FaceCase("conv", geometry_of(case), 1))
     assert isinstance(choose(problem, MACHINE), DotProductPlan)
@@ -134,7 +134,7 @@ def test_panels_that_are_read_often_stay_near(
 def test_taps_that_meet_padding(
     size: int, ins: int, dilation: int, face: str, *, is_clipped: bool
 ) -> None:
-    """As in an atrous spatial pyramid: of nine taps, five or six meet data on average."""
+    """In an atrous spatial pyramid, five or six of nine taps meet data on average."""
     pad = (dilation,) * 4
     case = Case("conv", (size, size), (3, 3), 1, ins=ins, outs=ins, padding=pad, dilation=dilation)
     problem = problem_of(FaceCase(face, geometry_of(case), 1))
@@ -156,7 +156,7 @@ def test_taps_that_meet_padding(
     ],
 )
 def test_tiles_along_depth(kernel: tuple, stride: tuple, tile: tuple) -> None:
-    """Where they save products."""
+    """Tiles along depth are used where they save products."""
     problem = problem_for((16, 16, 16), kernel, ins=48, outs=48, stride=stride)
     assert tile in candidate_tiles(problem)
     plan = choose(problem, MACHINE)
@@ -174,7 +174,7 @@ def test_tiles_along_depth(kernel: tuple, stride: tuple, tile: tuple) -> None:
     ],
 )
 def test_tiles_along_a_row(size: tuple, kernel: int, stride: int, tile: tuple) -> None:
-    """Of four outputs, where four taps are neighbours."""
+    """Tiles of four outputs are used where four taps are neighbours."""
     shape = (kernel,) * len(size)
     problem = problem_for(size, shape, ins=96, outs=96, stride=(stride,) * len(size))
     plan = choose(problem, MACHINE)
@@ -189,7 +189,7 @@ def test_rows_are_direct_where_tiles_along_both_axes_have_too_many_terms() -> No
 
 
 def test_no_tile_has_more_terms_than_are_written_out() -> None:
-    """Of 7 x 7 x 4 for two outputs along each axis: no plan, though it would be the fastest."""
+    """A 7 x 7 x 4 kernel with tiles of two outputs has no plan, though it would be the fastest."""
     problem = problem_for((24, 24, 24), (3, 5, 5), ins=48, outs=48)
     assert cheapest(winograd_candidates(problem, MACHINE, [(2, 2, 2)])) is None
     assert cheapest(winograd_candidates(problem, MACHINE, [(2, 2, 1)])) is not None
@@ -197,7 +197,8 @@ def test_no_tile_has_more_terms_than_are_written_out() -> None:
 
 @pytest.mark.parametrize("vectors", [1, 2, 3, 4, 6, 8, 9, 12, 16])
 def test_rounds_of_register_tiles_are_full(vectors: int) -> None:
-    """Where a smaller last tile is no code of its own, products of empty lanes would be wasted."""
+    """A smaller last register tile has no code of its own, so its empty lanes would waste
+    products."""
     _, width = register_tile(128, vectors, MACHINE, kinds=0)
     assert vectors % width == 0
 
@@ -239,7 +240,7 @@ def test_rows_that_are_held(by_slice: bool, per_task: int) -> None:
 def test_weight_gradients_of_few_channels_by_columns(
     size: tuple[int, int], ins: int, outs: int, stride: int
 ) -> None:
-    """What columns copy costs less than sums that are added up over lanes, one for each weight."""
+    """Copying columns costs less than adding up sums over lanes for each weight."""
     case = Case("conv", size, (3, 3), 8, ins=ins, outs=outs, stride=(stride, stride))
     problem = problem_of(FaceCase("conv_weight_grad", geometry_of(case), 8))
     assert isinstance(choose(problem, MACHINE), WgradIm2colPlan)
@@ -309,7 +310,8 @@ def test_terms_of_weight_gradients_lie_in_different_sets_of_a_cache(
 def test_any_size_has_the_kernels_of_known_ones(
     face: str, case: Case, small: type, large: type
 ) -> None:
-    """That of few positions, and the one that known sizes of many choose."""
+    """Dynamic shapes get the kernel of few positions, and the one that known sizes of many
+    positions choose."""
     plan = choose(free(FaceCase(face, geometry_of(case), 1)), MACHINE)
     assert isinstance(plan, RuntimeDispatchPlan)
     assert isinstance(plan.small, small) and (plan.most is None or plan.most >= 4)
@@ -319,7 +321,8 @@ def test_any_size_has_the_kernels_of_known_ones(
 @pytest.mark.parametrize("face", ["conv", "conv_transpose"])
 @pytest.mark.parametrize(("dilation", "is_clipped"), [(12, True), (1, False)])
 def test_padding_of_any_size_is_left_out(face: str, dilation: int, *, is_clipped: bool) -> None:
-    """Of images not much larger than a dilation; of a known image there is no other kernel."""
+    """With dynamic sizes, taps in the padding are skipped for images not much larger than the
+    dilation; known sizes need no second kernel."""
     pad = (dilation,) * 4
     case = Case("conv", (33, 33), (3, 3), ins=256, outs=256, padding=pad, dilation=dilation)
     one = FaceCase(face, geometry_of(case), 1)
@@ -357,7 +360,7 @@ def test_tasks_of_any_size_combine_taps_for_themselves() -> None:
 
 
 def test_a_plan_of_few_positions_serves_some() -> None:
-    """What serves none must not be held because logarithms were added in another order."""
+    """A plan that serves no position is not kept, though logarithms are added in another order."""
     case = Case("conv", (1, 1), (1, 1), ins=16, outs=16)
     known = [problem_of(FaceCase("conv", geometry_of(case), n)) for n in (4, 1, 2)]
     small, large = DotProductPlan(16, 8, 4, 1, room=8), choose(known[0], MACHINE)
@@ -388,7 +391,7 @@ def test_few_positions_of_many_weights() -> None:
 
 
 def test_weight_gradients_of_small_images_and_large() -> None:
-    """Where they are faster by kernels of their own."""
+    """Small images use kernels of their own where these are faster."""
     case = Case("conv", (33, 33), (3, 3), ins=256, outs=64, padding=(2,) * 4, dilation=(2, 2))
     plan = choose(free(FaceCase("conv_weight_grad", geometry_of(case), 1)), MACHINE)
     kinds = []
@@ -409,7 +412,7 @@ def test_where_one_plan_takes_over() -> None:
 
 
 PLANNING_SECONDS = 5
-"""Of one thread, generous: it takes a tenth of them."""
+"""Limit for one thread; it takes a tenth of that."""
 
 
 def in_time(problem: Convolution) -> object:
@@ -420,7 +423,8 @@ def in_time(problem: Convolution) -> object:
 
 
 def test_inverse_fourier_transforms_are_planned_at_once() -> None:
-    """As long as kernel times stride it took 8 s, and 18 s where sizes are symbolic."""
+    """A kernel as long as the inverse Fourier transform's is planned quickly: time was kernel times
+    stride, 8 s, and 18 s for symbolic sizes."""
     case = Case("conv_transpose", (20,), (8192,), ins=64, outs=1, stride=(2048,))
     plan = in_time(problem_of(FaceCase("conv_transpose", geometry_of(case), 1)))
     assert isinstance(plan, PhaseLanesPlan)
@@ -453,7 +457,8 @@ def test_of_many_phases_a_task_has_room_for_one_position() -> None:
 
 
 def test_estimates_are_never_less_than_nothing() -> None:
-    """Of AVX2, long kernels with a stride: their logarithm was asked for."""
+    """Long kernels with a stride on AVX2 have an estimate: it was the logarithm of a negative
+    number."""
     machine = CpuMachine(vector_bytes=32, registers=16, threads=4, streams=True)
     pad = dict(stride=(8, 8), padding=(4,) * 4)
     case = Case("conv_transpose", (40, 30), (16, 16), ins=21, outs=21, **pad)

@@ -28,7 +28,7 @@ EXACT = (
     PostOp("relu"),
     PostOp("quantize", value=-3, dtype="int8"),
 )
-"""As QLinearConv has it, behind a relu: no product is added to anything, so all agree."""
+"""Epilogue of QLinearConv, after a relu: no product is added to anything, so all kernels agree."""
 
 RESIDUAL = (
     PostOp("cast"),
@@ -50,7 +50,7 @@ FLOORED = (
     PostOp("minimum", value=127),
     PostOp("maximum", value=-128),
 )
-"""As Relay has it for x86: halves are rounded up, by a zero point of 5."""
+"""Epilogue of Relay for x86: halves are rounded up, with a zero point of 5."""
 
 DEQUANTIZED = (PostOp("cast"), PostOp("multiply", "NCHW", "C", dtype="float32"))
 
@@ -90,7 +90,7 @@ def operands_of(
 
 
 def test_every_kernel(rng: np.random.Generator) -> None:
-    """What each kernel that takes integers writes, of a case that it is made for."""
+    """Every kernel for integers writes the expected values, for a case that it is made for."""
     machine = CpuMachine.of_features(*compat.llvm_features(HOST))
     chosen, kernels, tried = [], [], set()
     for number, (case, row) in enumerate((case, row) for case in CASES for row in KERNELS):

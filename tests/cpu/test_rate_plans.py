@@ -85,7 +85,7 @@ def test_a_run(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
 
 
 def test_a_budget_leaves_shapes_out(tmp_path: Path) -> None:
-    """What there is so far is written, and what is missing named."""
+    """Finished rows are written, and missing shapes are named."""
     out = tmp_path / "rate.json"
     given = options("--most", "1", "--seconds", "1e-9", "--faces", "conv", "--json", str(out))
     assert rating.run([case_of(entry, 0) for entry in CASES], given) == 0

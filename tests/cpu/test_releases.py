@@ -50,7 +50,7 @@ TILES = FaceCase(
 """Whose weight gradient has fewer products."""
 
 PIXELS = geometry_of(Case("conv", (5, 6), (1, 1), 2, ins=24, outs=40))
-"""Of channels-last images a matrix product."""
+"""A channels-last layer that is a matrix product."""
 
 
 def in_dtype(dtype: str) -> list[FaceCase]:
@@ -63,14 +63,14 @@ def in_dtype(dtype: str) -> list[FaceCase]:
 
 
 def kinds(plan: object) -> set[type]:
-    """Of the plan, and of both that it chooses from."""
+    """Return the class of the plan, or of both plans that it chooses from."""
     if isinstance(plan, RuntimeDispatchPlan):
         return {RuntimeDispatchPlan, *kinds(plan.small), *kinds(plan.large)}
     return {type(plan)}
 
 
 def asks(plan: object) -> bool:
-    """Whether it asks for weights before they are read, which is code of its own."""
+    """Return True if the plan prefetches weights, which has code of its own."""
     return isinstance(plan, GemmCol2imPlan) and plan.ahead > 0
 
 

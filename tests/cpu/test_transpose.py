@@ -21,7 +21,7 @@ LENGTHS = (0, 1, NARROW - 1, NARROW, NARROW + 1, 2 * NARROW - 1, LANES, LANES + 
 
 @pytest.mark.parametrize("step", [1, 2, MOST_STEP, MOST_STEP + 1])
 def test_values(step: int) -> None:
-    """As many positions and channels as there are, in rows whose elements are `step` apart."""
+    """Transpose every number of positions and channels, in rows whose elements are `step` apart."""
     length, channels = (tir.Var(name, "int64") for name in ("length", "channels"))
     with emit.kernel(ATTRIBUTES) as made:
         arguments = [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kernels allocate: no more than their operands and result take."""
+"""Workspace of kernels: no more than their operands and result take."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SOME = {
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("name", MACHINES)
 def test_no_more_than_operands_and_result(name: str, face: str) -> None:
-    """Of every shape that is measured, with weights as they come and packed beforehand."""
+    """Every benchmarked shape, with weights as they come and prepacked."""
     machine, seen = MACHINES[name], 0
     for file, some in SOME.items():
         cases = read_cases(CASES / f"{file}.json")[some]

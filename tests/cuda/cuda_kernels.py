@@ -87,7 +87,8 @@ def two_kernels(x: T.handle, y: T.handle, k: T.int64):
 
 
 def product(dtype: str, width: int):
-    """Of two matrices with rows of 32 bytes, by one mma for halves, whatever it makes of others.
+    """Multiply two matrices with rows of 32 bytes by one mma for halves, whatever it computes for
+    other dtypes.
 
     `width` is the number of elements of 16 bytes, which a thread copies.
     """

@@ -173,7 +173,7 @@ def test_bundle_gives_back_what_was_put_in(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("dtype", "channels"), KINDS)
 @pytest.mark.parametrize("face", FACES)
-def test_a_right_result_is_right_and_another_is_not(face: str, dtype: str, channels: str) -> None:
+def test_correct_results_pass_and_others_fail(face: str, dtype: str, channels: str) -> None:
     """The fake kernel writes what PyTorch says into the memory that the launch names."""
     request = Request(CASE, face, dtype, channels)
     placed = tensors.operands(request, "cpu")
@@ -210,10 +210,10 @@ def test_a_run_from_arguments_to_files(tmp_path: Path, capsys: pytest.CaptureFix
     assert session.Record.read(out.with_suffix(".jsonl")) == found
     found["summary"] = summary_of_all
     assert set(found) == {"header", "checks", "rows", "through_tvm", "summary"}
-    assert len(found["rows"]) == 3 and len(found["summary"]["wrong"]) == 4
+    assert len(found["rows"]) == 3 and len(found["summary"]["incorrect"]) == 4
     assert "What to look at first" in capsys.readouterr().out
     assert (tmp_path / "gpu.png").read_bytes().startswith(b"\x89PNG")
-    assert "4 results are wrong or missing" in out.with_suffix(".md").read_text()
+    assert "4 results are incorrect or missing" in out.with_suffix(".md").read_text()
 
 
 def test_a_gpu_that_breaks_costs_a_row(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_a_gpu_that_breaks_costs_a_row(tmp_path: Path) -> None:
 
 def row(name: str, ratio: float, **changes: Any) -> dict[str, Any]:
     base: dict[str, Any] = dict.fromkeys(summary.RATIOS)
-    base |= {"key": name, "name": name, "dtype": "float32", "channels": "first", "face": "conv"}
+    base |= {"key": name, "name": name, "dtype": "float32", "channels": "first", "kind": "conv"}
     base |= {
         "ratio_torch": ratio,
         "share": 0.5,
@@ -257,7 +257,7 @@ def row(name: str, ratio: float, **changes: Any) -> dict[str, Any]:
     return base | changes
 
 
-def test_summary_names_the_worst_and_the_wrong() -> None:
+def test_summary_names_slow_and_incorrect_rows() -> None:
     rows = [row("a", 4.0), row("b", 0.25), row("c", 0.5, ok=False, share=0.1, prepacked_ms=0.2)]
     found = summary.summarize(rows, [{"key": "check", "ok": True}])
     (group,) = found["groups"]
@@ -265,10 +265,10 @@ def test_summary_names_the_worst_and_the_wrong() -> None:
     assert group["slower_torch"] == 2
     assert group["best_plan"] == pytest.approx(2)
     assert found["worst"] == ["b", "c"]
-    assert found["wrong"] == ["c"]
+    assert found["incorrect"] == ["c"]
     said = " ".join(found["first"])
     for words in (
-        "1 results are wrong",
+        "1 results are incorrect",
         "ImplicitGemmPlan: slower than cuDNN in 2 rows",
         "packing",
         "20 %",

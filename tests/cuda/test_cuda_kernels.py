@@ -252,7 +252,7 @@ def test_parts_of_many_positions() -> None:
 
 @pytest.mark.parametrize("name", ["groups, asymmetric and negative padding", "tails"])
 def test_float32_as_three_products_of_tf32(name: str) -> None:
-    """As exact as float32: 21 bits of each product, sums in float32."""
+    """Three products are as accurate as float32: 21 bits of each product, sums in float32."""
     for face in GATHERS:
         case = FaceCase(face, geometry_of(CASES[name]), 2)
         last = replace(case, layouts=channels_last(2))
@@ -299,7 +299,7 @@ def without_single_copies(text: str) -> str:
 
 
 def misaligned(array: np.ndarray) -> np.ndarray:
-    """The same values, an element behind a multiple of 16 bytes."""
+    """Return a copy of the array, one element behind a multiple of 16 bytes."""
     room = np.empty(array.size + 16, array.dtype)
     start = -(room.ctypes.data // array.itemsize) % (16 // array.itemsize) + 1
     held = room[start : start + array.size].reshape(array.shape)
@@ -324,7 +324,7 @@ DTYPES = [
 
 @pytest.mark.parametrize("dtypes", DTYPES, ids="-".join)
 def test_dtypes(dtypes: tuple[str, str, str]) -> None:
-    """Of what would be chosen, and of the kernels of few channels."""
+    """The chosen kernels, and those of few channels, are correct in these dtypes."""
     for name in ("tails", "depthwise"):
         for case in faces_of(name, dtypes=dtypes):
             check(case)

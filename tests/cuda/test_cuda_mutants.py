@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""That the emulator sees what it is there for: kernels of ours with one thing left out.
+"""Mutation tests of the emulator: it has to notice kernels of ours with one statement left out.
 
 A mutant lacks one barrier, one wait for copies, or one part of one condition.  Every one of the
 first two must end in a fault or in a wrong result, and all but a few of the last.
@@ -20,7 +20,7 @@ from helpers.faces import FaceCase
 
 
 def survives(case: FaceCase, func: object, mutant: str) -> bool:
-    """Whether nothing shows, in three orders of threads."""
+    """Return True if the mutant goes unnoticed in three orders of threads."""
     try:
         run = emulated(func, edit=lambda _: mutant)
         a, b = case.arrays(np.random.default_rng(0))
@@ -43,7 +43,7 @@ def without(source: str, pattern: str) -> Iterator[tuple[str, str]]:
 
 
 def body_of(source: str) -> int:
-    """Where what TVM writes begins: before it are functions of ours, and its own."""
+    """Return the position after the helper functions that TVM and this package write first."""
     return source.index('extern "C" __global__')
 
 
@@ -72,7 +72,7 @@ def conditions(source: str) -> Iterator[tuple[str, str]]:
 
 
 def parts_of(condition: str) -> list[str]:
-    """What is joined by ``&&``, outermost brackets aside."""
+    """Return the operands of ``&&``, without the outermost brackets."""
     while condition.startswith("(") and _closes(condition) == len(condition) - 1:
         condition = condition[1:-1]
     depth, start, parts = 0, 0, []
@@ -122,10 +122,11 @@ def test_every_barrier_and_wait_is_needed(name: str) -> None:
 
 
 HARMLESS = {"gemm": 17, "mma by copies": 8}
-"""How many conditions may go unnoticed, for these reasons: one always holds here (a phase that
-dilation leaves out, an axis of one tap, the last tap of a step of odd number); what it keeps from
-being read lies within the tensor, and meets zeros or is never stored; the step that it keeps from
-being fetched is never used; the table that it keeps from being overrun shares a larger array."""
+"""Number of conditions that may go unnoticed, for these reasons: one always holds here (a phase
+that dilation leaves out, an axis of one tap, the last tap of a step of odd number); the value that
+it keeps from being read lies within the tensor, and meets zeros or is never stored; the step that
+it keeps from being fetched is never used; the table that it keeps from being overrun shares a
+larger array."""
 
 
 @pytest.mark.parametrize("name", HARMLESS)

@@ -101,7 +101,7 @@ def test_more_multiprocessors_split_small_layers() -> None:
     ("name", "arch"), [("sm_90", 90), ("sm_90a", 90), ("sm_87", 87), ("sm_88", 88), ("sm_53", 53)]
 )
 def test_architectures(name: str, arch: int) -> None:
-    """Those that are not in the table are taken for the largest one below."""
+    """Architectures that are not in the table are taken for the largest one below."""
     assert GpuMachine.of_arch(name).arch == arch
     assert GpuMachine.of_arch("sm_88").sms == GpuMachine.of_arch("sm_87").sms
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be said of the kernels of GPUs without one: registers, instructions, bank conflicts.
+"""Registers, instructions and bank conflicts of CUDA kernels, tested without a GPU.
 
 Where nvcc is missing, addresses are still evaluated; where only nvdisasm is, registers are counted.
 """
@@ -66,7 +66,7 @@ def reader() -> None:
 
 
 def main_row(spot: static.Spot, *, with_code: bool = True) -> dict[str, Any]:
-    """That of the launch that multiplies."""
+    """Return the row of the launch that multiplies."""
     (row,) = (r for r in static.rows_of(spot, with_code=with_code) if r["part"] == "main")
     return row
 

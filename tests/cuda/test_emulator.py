@@ -82,7 +82,8 @@ def test_sizes_workspaces_and_dynamic_shared_memory(rng: np.random.Generator) ->
 
 
 def test_shapes_tell_what_is_launched() -> None:
-    """Of sizes that are shifted, too, which TVM 0.27 has classes of expressions for."""
+    """Launches follow from shapes, including shifted sizes, for which TVM 0.27 has classes of
+    expressions."""
     (launch,) = run_of("pairs").launches((14,), (7,))
     assert launch.grid == (7, 1, 1)
     assert launch.types[:2] == ("handle", "handle") and set(launch.types[2:]) <= {"int64"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users call, run on a GPU: the only tests that need one.
+"""The public interface run on a GPU: the only tests that need one.
 
     TVM_CUDA_COMPILE_MODE=nvcc python -m pytest tests/cuda/test_on_gpu.py
 
@@ -48,7 +48,7 @@ FEW_CHANNELS = Case(
 
 
 def target() -> tvm.target.Target:
-    """That of the GPU here."""
+    """Return the target of this machine's GPU."""
     major, minor = torch.cuda.get_device_capability()
     return cuda.target(f"sm_{major}{minor}")
 

@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests share: the oracle, cases, tolerances, and how a Relax module is built and run."""
+"""Code that the tests share: the oracle, cases, tolerances, and functions that build and run a
+Relax module."""

@@ -12,11 +12,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tvm
 
 from helpers import guarded
+from helpers.targets import quickly_compiled
 from topi_ext import compat
 
 IS_ELSEWHERE = sys.platform != "linux" or platform.machine() != "x86_64"
@@ -25,15 +27,16 @@ REASON = "AMX is of x86-64, and asked for by a call of Linux"
 FEATURES = "amx-tile", "amx-bf16", "amx-int8"
 FOUND = dict(tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures")())
 HAS_AMX = all(bool(FOUND.get(name)) for name in FEATURES)
-"""Whether this processor needs no emulator, whatever LLVM calls it."""
+"""True if this processor needs no emulator, whatever LLVM calls it."""
 
 
 def amx_target() -> tvm.target.Target:
     """This machine's, with AMX."""
     host = compat.host_target(2)
     features = [str(one) for one in host.attrs.get("mattr", []) if "amx" not in str(one)]
-    options = {"kind": "llvm", "mcpu": str(host.attrs["mcpu"]), "num-cores": 2}
-    return tvm.target.Target({**options, "mattr": [*features, *(f"+{name}" for name in FEATURES)]})
+    options: dict[str, Any] = {"kind": "llvm", "mcpu": str(host.attrs["mcpu"]), "num-cores": 2}
+    options |= {"mattr": [*features, *(f"+{name}" for name in FEATURES)]}
+    return quickly_compiled(tvm.target.Target(options))
 
 
 def compiled(where: Path) -> tuple[Path, Path]:
@@ -42,7 +45,7 @@ def compiled(where: Path) -> tuple[Path, Path]:
 
 
 def products(done: subprocess.CompletedProcess) -> int:
-    """How often the emulator multiplied tiles."""
+    """Return the number of tile products that the emulator counted."""
     found = re.search(r"AMX emulator: (\d+) products", done.stderr)
     assert found, done.stderr[-2000:]
     return int(found.group(1))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What LLVM made of a kernel, instruction by instruction."""
+"""Read LLVM's assembly of a kernel, instruction by instruction."""
 
 from __future__ import annotations
 

@@ -20,12 +20,13 @@ from topi_ext.compat import type_of
 
 from . import compare, oracle
 from .cases import Case, numbers
+from .targets import quickly_compiled
 
 
 @cache
 def target() -> tvm.target.Target:
     """Return the target of this machine."""
-    return relax_ext.host_target()
+    return quickly_compiled(relax_ext.host_target())
 
 
 def stored_shape(case: Case, which: int, sizes: Mapping[str, object] | None = None) -> tuple:
@@ -132,7 +133,7 @@ def second_order_module(cases: Sequence[Case]) -> tvm.IRModule:
 
 
 def compiled(mod: tvm.IRModule, on: tvm.target.Target | None = None) -> relax.VirtualMachine:
-    """What ``tvm.compile`` makes of it."""
+    """Compile a module by ``tvm.compile``."""
     return relax.VirtualMachine(tvm.compile(mod, on or target()), tvm.cpu())
 
 

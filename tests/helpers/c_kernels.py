@@ -94,7 +94,7 @@ class CKernel:
         (folder / f"{self.name}.c").write_text(text)
 
     def row(self) -> tuple[str, str]:
-        """What calls it in the driver, and its row of the table."""
+        """Return the call in the driver, and the row of its table."""
         given = [f"p[{i}]" for i in range(len(self.request.arguments))]
         body = f"return {self.name}({', '.join(given)});"
         if self.built.packed:

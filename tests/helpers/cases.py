@@ -74,7 +74,8 @@ class Case:
 
     @property
     def layouts(self) -> tuple[str, str, str]:
-        """Of data, weight and result as stored; the result's defaults to the data's."""
+        """Return the layouts of data, weight and result as stored; the result's defaults to the
+        data's."""
         data = self.data_layout or self.data_canonical
         return data, self.kernel_layout or self.kernel_canonical, self.out_layout or data
 
@@ -114,7 +115,7 @@ class Case:
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Of data, weight and result, canonical."""
+        """Return the canonical shapes of data, weight and result."""
         return self.data_shape, self.weight_shape, self.out_shape
 
     @property

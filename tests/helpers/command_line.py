@@ -22,7 +22,7 @@ QUICK = ["--repeat", "1", "--budget", "0.1", "--threads", "1"]
 
 @contextmanager
 def threads_given_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What the command line sets for its process is as before after the block."""
+    """Restore what the command line sets for its process after the block."""
     for name in ("TVM_NUM_THREADS", "TVM_BIND_THREADS"):
         monkeypatch.setenv(name, os.environ.get(name, "1"))
     before = torch.get_num_threads()
@@ -31,7 +31,7 @@ def threads_given_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def report(main: Main, path: Path, *options: object) -> dict[str, Any]:
-    """What ``--json`` writes; ``status`` is the exit status."""
+    """Return the report that ``--json`` writes; ``status`` is the exit status."""
     out = path.with_suffix(".json")
     status = main([str(path), *map(str, options), "--json", str(out), *QUICK])
     return {**json.loads(out.read_text()), "status": status}

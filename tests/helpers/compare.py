@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a result may be from the float64 one, and why."""
+"""Tolerances of results against float64, and their reasons."""
 
 from __future__ import annotations
 

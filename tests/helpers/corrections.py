@@ -22,7 +22,7 @@ def without(hooks: ImportHooks) -> Iterator[None]:
 
 
 def is_right(check: Callable[[], None]) -> bool:
-    """Whether a check passes; importers raise whatever they like."""
+    """Return True if a check passes; importers raise whatever they like."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

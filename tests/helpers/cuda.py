@@ -46,12 +46,13 @@ class Launch(NamedTuple):
 
     @property
     def is_by_default_rules(self) -> bool:
-        """Whether TVM scheduled it: ours have blocks along one axis, of at most 512 threads."""
+        """Return True if TVM scheduled it: our kernels have blocks along one axis, of at most 512
+        threads."""
         return self.threads > 512 or bool(re.search(r"(blockIdx|threadIdx)\.[yz]", self.body))
 
     @property
     def shares_or_adds_up(self) -> bool:
-        """Whether it is more than element-wise."""
+        """Return True if the kernel is more than element-wise."""
         return "__shared__" in self.body or bool(re.search(r"(\w+\[[^=;]*\]) = \(\1 \+", self.body))
 
 

@@ -49,7 +49,8 @@ def emulated(func: object, **options: object) -> Callable:
 def result_of(
     run: Callable, case: FaceCase, operands: Sequence[np.ndarray], order: int = 0
 ) -> np.ndarray:
-    """What a kernel of `case` writes, as stored; what it leaves out keeps a mark."""
+    """Return the result of a kernel of `case`, as stored; elements that it does not write keep a
+    mark."""
     role = case.roles[2]
     out = np.full(case.stored_shape(role), 77, numpy_dtype(case.dtypes[2]))
     run(*operands, out, order=order)

@@ -30,7 +30,7 @@ class FaceCase:
 
     @property
     def roles(self) -> str:
-        """Of both operands and of the result: x, w or y."""
+        """Return the roles of both operands and of the result: x, w or y."""
         return OPERANDS[self.face] + RESULT[self.face]
 
     @property
@@ -43,7 +43,7 @@ class FaceCase:
         return {"x": g.x_shape(self.n), "w": g.w_shape, "y": g.y_shape(self.n)}[role]
 
     def stored_shape(self, role: str, n: object = None) -> tuple:
-        """As stored, with another batch if given."""
+        """Return the shape as stored, with another batch if given."""
         g, order = self.geometry, getattr(self.orders, role)
         n = self.n if n is None else n
         shape = {"x": g.x_shape(n), "w": g.w_shape, "y": g.y_shape(n)}[role]

@@ -33,7 +33,7 @@ class GradientCase:
 
     @property
     def tolerance(self) -> float:
-        """Of the largest element of a gradient.
+        """Return the maximum error, relative to the largest element of a gradient.
 
         Sums of at most a few hundred products: float64 1e-12, float32 3e-5 for norms, whose sums
         cancel.  Constants in TVM's own lowering of float32 are stated as `relative`.

@@ -59,7 +59,8 @@ def _ffi_libraries() -> list[Path]:
 
 
 def offsets_of(operands: list[np.ndarray]) -> Iterator[list[int]]:
-    """Of all operands: none, then each by itself by one element, 16 and 32 bytes, then all."""
+    """Yield offsets of all operands: none, then each by itself by one element, 16 and 32 bytes,
+    then all."""
     yield [0] * len(operands)
     for which, operand in enumerate(operands):
         for offset in sorted({operand.itemsize, 16, 32}):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an importer made, compiled and compared; and importers without our corrections."""
+"""Compile and compare imported models; run importers without the corrections."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def runner(mod: tvm.IRModule) -> Callable[..., tvm.runtime.Tensor]:
 
 
 def piped(mod: tvm.IRModule) -> tuple[Callable[..., tvm.runtime.Tensor], list[str]]:
-    """The same through the pipeline for whole models, and the names of kernels of ours."""
+    """Compile by the pipeline for whole models; return the function, and the names of our
+    kernels."""
     function, made = compiled(mod)
 
     def run(*tensors: Any) -> tvm.runtime.Tensor:
@@ -51,7 +52,7 @@ def piped(mod: tvm.IRModule) -> tuple[Callable[..., tvm.runtime.Tensor], list[st
 
 
 def assert_close(got: np.ndarray, want: np.ndarray, dtype: str = "float32") -> None:
-    """The same shape and values, relative to the largest one."""
+    """Assert equal shapes, and values that are close relative to the largest one."""
     assert got.shape == want.shape
     scale = np.abs(want).max(initial=1e-30)
     assert np.abs(got.astype("float64") - want).max(initial=0) <= RELATIVE[dtype] * scale

@@ -12,13 +12,14 @@ import tvm
 from helpers.compare import numpy_dtype
 from helpers.faces import FaceCase
 from helpers.guarded import symbolic
+from helpers.targets import quickly_compiled
 from topi_ext import compat
 from topi_ext.cpu.kernels import build, direct, wgrad_winograd
 from topi_ext.cpu.machine import CpuMachine
 from topi_ext.spec.conv import Convolution
 from topi_ext.target import host_target
 
-HOST = host_target()
+HOST = quickly_compiled(host_target())
 
 
 STREAMS = CpuMachine.of_features(*compat.llvm_features(HOST)).streams

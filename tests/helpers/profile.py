@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much to try: tests that compile take few examples of many cases each."""
+"""Number of examples: tests that compile take few examples of many cases each."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import TypeVar
 from hypothesis import Phase, settings
 
 FUZZ = settings().max_examples > 100
-"""Whether the long run was asked for (``HYPOTHESIS_PROFILE=fuzz``)."""
+"""True in a long run (``HYPOTHESIS_PROFILE=fuzz``)."""
 
 Item = TypeVar("Item")
 
 
 def thinned(items: Iterable[Item], by: int, first: int = 0) -> list[Item]:
-    """Of what a test goes through one in `by`, from `first`; everything in a long run."""
+    """Return every `by`-th item, from `first` on; all items in a long run."""
     return list(items if FUZZ else islice(items, first, None, by))
 
 

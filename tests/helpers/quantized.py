@@ -66,7 +66,7 @@ def requantized(value: np.ndarray, zero_point: int, dtype: str) -> np.ndarray:
 def finished(
     sums: np.ndarray, steps: Sequence[PostOp], operands: Sequence[np.ndarray]
 ) -> np.ndarray:
-    """What an epilogue makes of integer sums; operands broadcast against them."""
+    """Return the result of an epilogue for integer sums; operands broadcast against them."""
     value, given = sums.astype(np.int32), iter(operands)
     for step in steps:
         if step.op == "cast":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an importer of Relay made, run and compared; and importers without our corrections."""
+"""Run and compare modules of Relay's importers; run importers without the corrections."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ __all__ = [
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 1})
 
 TOLERANCE = 1e-4
-"""Of float32, relative to the largest value: both sides add up to some hundred products in orders
-of their own, of which each may round by 6e-8, and what these tests are about errs by about 1."""
+"""Maximum error of float32, relative to the largest value: both sides add up to some hundred
+products in different orders, each rounded by 6e-8. The errors that these tests look for are about
+1."""
 
 
 def uncorrected() -> contextlib.AbstractContextManager[None]:

@@ -23,7 +23,8 @@ from .relay import target
 
 SPATIAL = "DHW"
 TOLERANCE = {"float32": 2e-6, "float16": 2e-3}
-"""Of the largest sum: some roundings of sums of up to 216 products, each of 6e-8 or 5e-4."""
+"""Maximum error, relative to the largest sum: some roundings of sums of up to 216 products, each of
+6e-8 or 5e-4."""
 
 
 @dataclass

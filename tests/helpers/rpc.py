@@ -39,7 +39,7 @@ class Service:
 
     @cached_property
     def port(self) -> int:
-        """Where it listens, once it does."""
+        """Return the port that the server listens on, once it does."""
         return int(self.says(r"bind to 127\.0\.0\.1:(\d+)")[0])
 
     def says(self, pattern: str, times: int = 1) -> list[str]:
@@ -57,7 +57,7 @@ class Service:
             os.kill(pid, number)
 
     def processes(self) -> list[int]:
-        """Those of its session that still run."""
+        """Return the processes of its session that still run."""
         return processes_of_session(self._process.pid)
 
     def __enter__(self) -> Service:

@@ -31,7 +31,7 @@ def worker() -> int:
 
 
 def exchange(array: Any) -> list[Any]:
-    """What all workers send, in order."""
+    """Return the arrays of all workers, in order."""
     sent[worker()] = None if array is None else array.numpy().copy()
     everyone.wait()
     arrays = [sent[i] for i in range(WORKERS)]

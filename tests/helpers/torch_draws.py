@@ -46,7 +46,7 @@ class Draw:
         return values.to(dtype)
 
     def floats(self, *shape: int) -> torch.Tensor:
-        """Of any dtype that models have between layers."""
+        """Return a tensor of any dtype that models have between layers."""
         return self.normal(
             *shape, dtype=self.pick(torch.float32, torch.float32, torch.float64, torch.float16)
         )

@@ -34,7 +34,7 @@ def patches(base: str, scratch: Path) -> list[Path]:
 
 
 def place(base: str) -> Path:
-    """What holds the package ``tvm`` of a base."""
+    """Return the folder that contains the package ``tvm`` of a base."""
     environment = ROOT / PYTHONS[base]
     pattern = "bitblas/3rdparty/tvm/python" if base.startswith("relay") else "tvm/.."
     found = sorted(environment.glob(f"lib/python3*/site-packages/{pattern}"))

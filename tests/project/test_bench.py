@@ -119,7 +119,8 @@ def options(tmp_path: Path, *more: str, entries: object = SMALL) -> Any:
 
 @pytest.mark.slow
 def test_command_line(tmp_path: Path) -> None:
-    """As a user runs it: all faces, all baselines, table, JSON and plot."""
+    """Run the command line as a user does: all operator kinds, all baselines, table, JSON and
+    plot."""
     out, plot = tmp_path / "out" / "rows.json", tmp_path / "plot.png"
     command = [sys.executable, str(BENCHMARKS / "bench.py"), "--face", "all", "--threads", "1"]
     command += ["--cases", str(written(tmp_path, SMALL)), "--time-budget", "0.001"]
@@ -316,7 +317,8 @@ def test_a_baseline_that_is_missing_is_refused_in_one_line(
 
 
 def test_the_best_rival() -> None:
-    """Of a row, among those with packed weights and PyTorch; none where only PyTorch ran."""
+    """The fastest baseline of a row is one with packed weights or PyTorch; there is none if only
+    PyTorch ran."""
     found = measure.against_packed({"torch": 2.0, "openvino": 3.0, "inductor": 4.0}, 1.0)
     assert (found["best_rival"], found["ratio_best"]) == ("torch", 2.0)
     assert (found["ratio_openvino"], found["ratio_onnxruntime"]) == (3.0, None)
@@ -421,7 +423,7 @@ def test_bad_arguments(
     [("conv_transpose", 5, "random_decoders.json"), ("conv", 6, "random_encoders.json")],
 )
 def test_random_cases_are_drawn_again(op: str, seed: int, file: str, tmp_path: Path) -> None:
-    """What is measured is what the seed gives, not a choice of it."""
+    """The random cases in the repository are those of their seed, not a selection."""
     out = tmp_path / file
     command = [sys.executable, str(TOOLS / "random_cases.py"), str(out), "--op", op]
     subprocess.run([*command, "--seed", str(seed)], check=True)

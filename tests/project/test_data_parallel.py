@@ -45,9 +45,9 @@ def environment() -> dict[str, str]:
 
 
 def test_losses_are_those_of_one_process(tmp_path: Path) -> None:
-    """Of PyTorch, from the same weights on the same batches. float32 is added in another order, the
-    parts of a batch and then the workers: measured, 8e-7 of the loss in 8 steps. Without one
-    worker's part it is 6e-1."""
+    """Losses equal PyTorch's, from the same weights on the same batches. float32 is added in
+    another order, the parts of a batch and then the workers: measured, 8e-7 of the loss in 8 steps.
+    Without one worker's part it is 6e-1."""
     report = tmp_path / "losses.json"
     command = [sys.executable, str(EXAMPLES / "data_parallel.py"), "--json", str(report)]
     command += ["--workers", "2", "--steps", str(STEPS), "--batch", str(BATCH), "--beside", "torch"]
@@ -91,7 +91,7 @@ def assert_gone(pids: list[int]) -> None:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process exists and is no zombie."""
+    """Return True if a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
     except OSError:

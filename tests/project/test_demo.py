@@ -60,7 +60,7 @@ def test_the_unet_trains_as_in_pytorch() -> None:
 
 
 def test_the_report_says_why_times_are_rough(tmp_path: Path) -> None:
-    """What the command line notes of a measurement stands beside the times, in the page too."""
+    """The command line's notes on a measurement stand beside the times, in the page too."""
     row = Row("conv2d", "3x3", 1, 1e-4, Side(1e-6, 28.0), Side(1e-6, 1.0), 0.5)
     busy = "this machine is busy (load 9.1), times are rough"
     report = Report("relax_ext", "DCGAN", "torch", "llvm", 2, [busy], [row], row)

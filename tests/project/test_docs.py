@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the documentation shows: its code runs, its links lead somewhere, no room is left out."""
+"""Documentation: its code runs, its links lead somewhere, and no package is left out."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ TOOLS = {
     "cmake ": ("cmake", "cc", "c++"),
     "aarch64": ("aarch64-linux-gnu-gcc", "qemu-aarch64-static"),
 }
-"""What commands need that a machine may not have, by what they name."""
+"""Tools that commands need and a machine may lack, by the word that names them."""
 
 PATH = os.pathsep.join((os.environ["PATH"], str(Path(sys.executable).parent)))
-"""Where CMake is that was installed into this environment too."""
+"""Search path with the folder of this environment, which may contain CMake."""
 
 
 def missing_tools(text: str) -> list[str]:

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an installed package needs: numpy, for the adapter TVM; all else waits until it is used."""
+"""Dependencies of an installed package: numpy, and TVM for the adapter; everything else is imported
+on first use."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +31,18 @@ def run(code: str) -> str:
 def test_numpy_is_the_only_hard_dependency() -> None:
     project = tomllib.loads(PYPROJECT.read_text())["project"]
     assert project["dependencies"] == ["numpy>=1.22"]
+
+
+def test_one_version_is_stated() -> None:
+    """An unreleased section may stand above the last release in the changelog."""
+    root = PYPROJECT.parent
+    version = tomllib.loads(PYPROJECT.read_text())["project"]["version"]
+    cited = dict(
+        re.findall(r"^(version|date-released): (.*)$", (root / "CITATION.cff").read_text(), re.M)
+    )
+    released = re.findall(r"^## \[(\d[^]]*)\] - (\S+)$", (root / "CHANGELOG.md").read_text(), re.M)
+    assert (cited["version"], cited["date-released"]) == released[0]
+    assert version == cited["version"]
 
 
 @pytest.mark.parametrize("package", ["topi_ext", "relax_ext"])

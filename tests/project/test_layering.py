@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which module may import which, read from the source: docs/developer/design.md.
+"""Allowed imports between modules, read from the source: docs/developer/design.md.
 
 Layers are folders: ``spec <- kernel, emit, te, fusion <- cpu, cuda <- backend <- conv_cli <-
 relax_ext, relay_ext``.  Only ``compat`` knows one TVM release from another, and folders without TVM
@@ -98,7 +98,7 @@ BENCHMARKS, TOOLS = (
     {path.stem for path in (PYTHON.parent / folder).glob("*") if path.name != "cases"}
     for folder in ("benchmarks", "tools")
 )
-"""What these two put on the path."""
+"""Modules that these two folders put on the path."""
 TARGETS = {"topi_ext.cpu", "topi_ext.cuda"}
 PACKAGES = {"topi_ext", "conv_cli", "relax_ext", "relay_ext"}
 ADAPTERS = {"relax_ext": "relax", "relay_ext": "relay"}

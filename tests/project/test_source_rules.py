@@ -17,11 +17,13 @@ LICENCE = "# SPDX-License-Identifier: Apache-2.0"
 # Directories of one person's machine; a path in the project is relative to its root.
 MACHINE_PATH = re.compile(r"(?<![\w.~}])/(home|root|Users|work|opt|tmp)/\w+")
 MOST_LINES = 60
-"""Of a function, from its `def` to its end, docstring included."""
+"""Maximum lines of a function, from its `def` to its end, docstring included."""
 MOST_PARAMETERS = 7
-"""Of a function, besides self and cls; fields of a dataclass or NamedTuple are no parameters."""
+"""Maximum parameters of a function besides self and cls; fields of a dataclass or NamedTuple are
+not parameters."""
 EMITTERS = ("topi_ext/cpu/kernels/", "topi_ext/cpu/parts/", "topi_ext/cpu/winograd/")
-"""Where objects hold no state while they emit: attributes are set in __init__, which emits none."""
+"""Modules whose objects hold no state while they emit: attributes are set in __init__, which emits
+none."""
 EMITTING = {
     f"emit.{verb}"
     for verb in (
@@ -50,7 +52,9 @@ EXCEPTIONS = {
     "topi_ext/spec/geometry.py: of_sizes: 9 parameters": "an operator's attributes, by name",
     "topi_ext/spec/geometry.py: _checked: 11 parameters": "all attributes, for one check",
 }
-"""What breaks the rules of functions, and why it may."""
+"""Functions that break the rules, and the reason."""
+UNCLEAR_OPENING = re.compile(r"(Of|What|Whether|Those)\b")
+"""First words of docstrings that are no sentence: functions start with a verb, data with a noun."""
 SUPPRESSION = re.compile(r"^\s*#\s*(ruff|flake8|mypy|pylint):\s*(noqa|ignore-errors|disable)", re.M)
 
 
@@ -93,6 +97,45 @@ def test_nothing_large_or_generated_is_tracked() -> None:
     assert [str(p) for p in tracked() if p.stat().st_size > 500_000] == []
 
 
+def docstrings(tree: ast.AST) -> Iterator[ast.Constant]:
+    """Yield the docstrings of a module, its classes and functions, and its documented variables."""
+    for node in ast.walk(tree):
+        value = node.value if isinstance(node, ast.Expr) else None
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            yield value
+
+
+def unclear_openings(text: str) -> Iterator[str]:
+    """Yield line number and first word of each docstring that starts with an unclear word."""
+    for found in docstrings(ast.parse(text)):
+        if opening := UNCLEAR_OPENING.match(str(found.value).lstrip()):
+            yield f"{found.lineno}: {opening[0]}"
+
+
+def test_docstrings_start_with_a_verb_or_a_noun() -> None:
+    modules = tracked("python/*.py", "tools/*.py", "benchmarks/*.py", "examples/*.py", "tests/*.py")
+    assert modules
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in modules
+        for line in unclear_openings(path.read_text())
+    ]
+    assert found == []
+
+
+def test_an_unclear_opening_is_seen() -> None:
+    text = """
+def f():
+    '''What it returns.'''
+class A:
+    '''Whatever the device: an offset.'''
+B = 1
+'''
+Of a block.'''
+"""
+    assert sorted(unclear_openings(text)) == ["3: What", "7: Of"]
+
+
 def code_violations(name: str, text: str) -> Iterator[str]:
     """One line per broken rule of functions and classes in a module of this name."""
     tree = ast.parse(text)
@@ -113,7 +156,7 @@ def code_violations(name: str, text: str) -> Iterator[str]:
 
 
 def state(method: ast.FunctionDef) -> Iterator[str]:
-    """What a method does to the state of its object that only a constructor may do, or what a
+    """Yield changes of its object's state that only a constructor may make, and statements that a
     constructor emits."""
     is_constructor = method.name == "__init__"
     if any(ast.unparse(decorator) in CACHED for decorator in method.decorator_list):

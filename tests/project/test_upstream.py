@@ -26,7 +26,7 @@ FAILING = {
         "test_conv.py and model1",
     ],
 }
-"""Of each patch behind the first one of its tests that stock fails."""
+"""For each patch after the first, one of its tests that stock fails."""
 
 
 def test_patches_are_as_git_am_takes_them(tmp_path: Path) -> None:

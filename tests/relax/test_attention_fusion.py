@@ -46,14 +46,14 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, mask: Any = None, **options: Any) -> T
 
 
 def eager(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """As models of transformers spell it."""
+    """Return attention as models of transformers spell it."""
     weights = torch.matmul(q, k.transpose(2, 3)) * SCALE + mask
     weights = F.softmax(weights, dim=-1, dtype=torch.float32).to(q.dtype)
     return torch.matmul(F.dropout(weights, 0.1, False), v).transpose(1, 2).contiguous()
 
 
 def divided(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """As BERT and its ONNX exports spell it; the mask comes first in the sum."""
+    """Return attention as BERT and its ONNX exports spell it; the mask comes first in the sum."""
     return (mask + (q @ k.transpose(-1, -2)) / math.sqrt(16)).softmax(-1) @ v
 
 
@@ -62,13 +62,14 @@ def filled(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor) -> Tensor:
 
 
 def chosen(q: Tensor, k: Tensor, v: Tensor, kept: Tensor) -> Tensor:
-    """As GPT-2 spells it: a finite number in the place of hidden scores."""
+    """Return attention as GPT-2 spells it: a finite number replaces hidden scores."""
     weights = (q * SCALE) @ k.mT
     return torch.where(kept, weights, torch.finfo(torch.float32).min).softmax(-1) @ v
 
 
 def in_batches(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """As diffusers spells it: heads of all images are one batch, and come back to channels."""
+    """Return attention as diffusers spells it: heads of all images are one batch, and come back to
+    channels."""
     q, k, v = (x.flatten(0, 1) for x in (q, k, v))
     nothing = q.new_empty(q.shape[0], q.shape[1], k.shape[1])
     weights = torch.baddbmm(nothing, q, k.transpose(-1, -2), beta=0, alpha=SCALE).softmax(-1)
@@ -90,7 +91,8 @@ def repeated(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def of_windows(q: Tensor, k: Tensor, v: Tensor, *steps: Tensor) -> Tensor:
-    """As Swin2SR spells it: cosines times a temperature, relative positions, and windows' masks."""
+    """Return attention as Swin2SR spells it: cosines times a temperature, relative positions, and
+    windows' masks."""
     temperature, positions, windows = steps
     q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
     scores = q @ k.mT * temperature.exp() + positions[None]

@@ -26,6 +26,7 @@ from tvm.script import relax as R
 import relax_ext
 from helpers.gradient_cases import FAMILIES, GradientCase, constant
 from helpers.torch_draws import Draw
+from helpers.whole import TARGET
 from relax_ext.gradients import GRADIENTS, constants
 from topi_ext.compat import known_shape, op_attr, tensor_type_of, tir
 
@@ -91,8 +92,8 @@ def assert_close(got: Sequence[np.ndarray], want: Sequence[np.ndarray], limit: f
 
 
 def compiled(mod: Any) -> Any:
-    """What plain ``tvm.compile`` makes of it."""
-    return relax.VirtualMachine(tvm.compile(mod, relax_ext.host_target(num_cores=2)), tvm.cpu())
+    """Compile by plain ``tvm.compile``."""
+    return relax.VirtualMachine(tvm.compile(mod, TARGET), tvm.cpu())
 
 
 @pytest.mark.parametrize(
@@ -361,7 +362,8 @@ def test_an_exported_model() -> None:
 
 
 def test_zeros_of_unused_fields_are_left_out() -> None:
-    """As the importer of PyTorch has it: a tuple is made of the results of a batch norm."""
+    """The importer of PyTorch makes a tuple of the results of a batch norm, of which some are
+    unused."""
     shapes = [(4, 3, 5), *[(3,)] * 4]
     params = [relax.Var(f"p{i}", R.Tensor(shape, "float32")) for i, shape in enumerate(shapes)]
     bb = relax.BlockBuilder()

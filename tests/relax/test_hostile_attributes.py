@@ -50,7 +50,7 @@ layout = st.one_of(
 def test_one_line_or_a_type(
     own: bool, given_attributes: dict[str, Any], kernel_size: object
 ) -> None:
-    """Of an operator of our own, whose attributes only we read, and of one of TVM's."""
+    """Test an operator of our own, whose attributes only we read, and one of TVM's."""
     x = relax.Var("x", R.Tensor((3, 4, 8, 8), "float32"))
     y = relax.Var("y", R.Tensor((3, 4, 6, 6), "float32"))
     w = relax.Var("w", R.Tensor((4, 4, 3, 3), "float32"))

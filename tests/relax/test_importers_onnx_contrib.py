@@ -239,8 +239,8 @@ def quantized(folder: Path, form: str, weights: str = "QInt8") -> Any:
     ("form", "weights"), [("QOperator", "QInt8"), ("QDQ", "QInt8"), ("QDQ", "QInt4")]
 )
 def test_quantizer(form: str, weights: str, tmp_path: Path) -> None:
-    """Of ten values of a whole model: a step of each of ten layers moves the last one by less than
-    a twentieth of the largest."""
+    """Ten values of a whole model agree: one step of each of ten layers moves the last one by less
+    than a twentieth of the largest."""
     proto = quantized(tmp_path, form, weights)
     x = np.random.default_rng(2).standard_normal((1, 3, 12, 12), "float32")
     want = oracle(proto, x)

@@ -49,7 +49,7 @@ def module(name: str) -> Any:
 
 
 def functions(name: str) -> dict[str, Any]:
-    """What the corrections replace, as it is now."""
+    """Return the current functions that the corrections replace."""
     owners = {path: find(module(name), path) for path in HOOKS.importers[name].needs}
     return {path: vars(owner)[attribute] for path, (owner, attribute) in owners.items()}
 

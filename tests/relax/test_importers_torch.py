@@ -40,7 +40,7 @@ class Call(nn.Module):
 
 
 class Keywords(Call):
-    """The same with every argument by keyword."""
+    """The call with every argument by keyword."""
 
     def forward(self, x: Any) -> Any:
         return self.function(input=x, weight=self.w, bias=self.b, **self.kwargs)
@@ -242,7 +242,7 @@ def test_parameters_of_other_layers_and_parameters_as_inputs() -> None:
 
 @pytest.mark.parametrize("door", DOORS)
 def test_batch_norm_of_data_narrower_than_what_it_has_learned(door: str) -> None:
-    """As autocast makes it."""
+    """Autocast makes data that is narrower than the statistics."""
     model = nn.Sequential(nn.BatchNorm2d(3)).eval()
     model[0].running_mean.uniform_(0.5, 2)
     x = torch.randn(2, 3, 4, 5).bfloat16()

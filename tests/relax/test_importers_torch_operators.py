@@ -391,7 +391,7 @@ TRACED: dict[str, tuple[nn.Module, Any]] = {
     "linear, float64": (nn.Linear(6, 3).double(), image(dtype=DOUBLE)),
     "clamp of integers": (Function(lambda x: torch.clamp(x, min=-1)), INTS),
 }
-"""What TVM's importer of traced graphs gets wrong."""
+"""Operators that TVM's importer of traced graphs gets wrong."""
 
 
 @pytest.mark.parametrize("name", TRACED)

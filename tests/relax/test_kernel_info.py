@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which kernel computes an operator is told, and can be selected."""
+"""The kernel that computes an operator is named, and can be selected."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_doctor_of_a_model_needs_no_rich(
 
 
 def test_the_pipeline_is_the_one_of_users() -> None:
-    """What `doctor` lists is what ``tvm.compile`` builds with the same pipeline."""
+    """`doctor` lists the kernels that ``tvm.compile`` builds with the same pipeline."""
     from relax_ext.cli.instrument import KernelNames
 
     mod = from_exported_program(torch.export.export(model().eval(), (torch.randn(1, 3, 8, 8),)))

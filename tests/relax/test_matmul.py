@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::Deprec
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """As frameworks store heads: between positions and channels."""
+    """Return attention with heads as frameworks store them: between positions and channels."""
     q, k, v = (one.permute(0, 2, 1, 3) for one in (q, k, v))
     return nn.functional.scaled_dot_product_attention(q, k, v).permute(0, 2, 1, 3)
 
@@ -110,7 +110,7 @@ def test_values(name: str) -> None:
 
 
 def test_no_transpose_is_left() -> None:
-    """Of heads, neither of a batch that is put together with them."""
+    """No transpose of heads is left, nor of a batch that is merged with them."""
     shape = (2, 9, 3, 16)
     scores = Function(lambda q, k: q.permute(0, 2, 1, 3) @ k.permute(0, 2, 3, 1))
     mod = from_exported_program(torch.export.export(scores, (torch.randn(shape),) * 2))

@@ -31,7 +31,8 @@ from topi_ext.schedules import float_semantics
 PIPELINE = import_module("relax_ext.pipeline")  # the package has a function of that name
 SPECIAL = [np.nan, np.inf, -np.inf]
 RELATIVE = 1e-4
-"""Of the largest finite value: float32 against float64, of at most 40 terms a sum."""
+"""Maximum error, relative to the largest finite value: float32 against float64, sums of at most 40
+terms."""
 
 
 def special(shape: tuple[int, ...], seed: int, every: int = 7) -> torch.Tensor:

@@ -90,7 +90,8 @@ def test_refusals() -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_concatenations_have_gradients(count: int, rng: np.random.Generator) -> None:
-    """Of one tensor, TVM's own rule ends in an InternalError."""
+    """A concatenation of one tensor, for which TVM's own rule ends in an InternalError, has a
+    gradient too."""
     x = relax.Var("x", tensor_type((2, 3), "float32", 2))
     builder = relax.BlockBuilder()
     with builder.function("main", [x]):

@@ -59,7 +59,7 @@ def add(value, given):
 
 
 def gelu_written_out(bb: relax.BlockBuilder, v: relax.Expr, _: Sequence[relax.Expr]) -> relax.Expr:
-    """As ONNX has it before opset 20."""
+    """Emit gelu as ONNX before opset 20 writes it."""
     number = [relax.const(a, "float32") for a in (2**0.5, 1.0, 0.5)]
     erf = bb.emit(relax.op.erf(bb.emit(relax.op.divide(v, number[0]))))
     twice = bb.emit(relax.op.multiply(v, bb.emit(relax.op.add(erf, number[1]))))
@@ -169,7 +169,7 @@ def fused(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def calls(mod: tvm.IRModule) -> list[str]:
-    """What the calls in ``main`` call: operators, and kernels as ``call_tir``."""
+    """Return the callees of ``main``: operators, and kernels as ``call_tir``."""
     found = []
     for block in mod["main"].body.blocks:
         for binding in block.bindings:
@@ -286,7 +286,7 @@ def test_symbolic_sizes(rng: np.random.Generator) -> None:
 
 
 def test_packed_weights_of_a_long_dilation(rng: np.random.Generator) -> None:
-    """Of any batch: an atrous pyramid's images have a known size, so that padding is left out."""
+    """An atrous pyramid of any batch leaves out padding, because its images have a known size."""
     n, kernel = tvm.tirx.Var("n", "int64"), rng.standard_normal((32, 24, 3, 3)).astype("float32")
     data = relax.Var("data", R.Tensor((n, 24, 17, 16), "float32"))
     bb = relax.BlockBuilder()
@@ -433,7 +433,8 @@ def test_batch_norm_of_constants(case: Case, steps: str, rng: np.random.Generato
     "name", ["relu", "leakyrelu", "tanh", "sigmoid", "silu", "gelu", "gelu_tanh"]
 )
 def test_activation_of_every_size(name: str) -> None:
-    """Of numbers from the smallest to the largest, infinities and NaN, through a 1x1 kernel of 1.
+    """Apply every activation to numbers from the smallest to the largest, infinities and NaN,
+    through a 1x1 kernel of 1.
 
     Float32 functions may err by 4 units in the last place of float32; gelu, whose tail is a small
     difference, by as many of its argument where that is small, and beyond it is zero.
@@ -465,7 +466,7 @@ def test_activation_of_every_size(name: str) -> None:
 
 
 def test_other_targets_get_their_own_pipeline() -> None:
-    """Where we have no kernels, TVM's default pipeline does what it always does."""
+    """On targets without kernels of ours, TVM's default pipeline runs unchanged."""
     metal = tvm.target.Target({"kind": "metal"})
     assert relax_ext.pipeline(metal) is not None
     with metal:

@@ -57,7 +57,7 @@ class Layer:
 
     @property
     def scales(self) -> np.ndarray:
-        """Of weights, one for each channel that `weight_shape` states."""
+        """Return the scales of the weights, one for each channel that `weight_shape` states."""
         count = self.channels[1] // (self.groups if self.transposed else 1)
         many = np.exp2(-6 - np.arange(count) % 3).astype("float32")
         return many if self.per_channel else many[:1].reshape(())
@@ -68,7 +68,7 @@ class Layer:
         return drawn(rng, self.x, shape), drawn(rng, self.w, self.weight_shape)
 
     def sums(self, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-        """Of integers, by torch in float64, which holds them."""
+        """Return the sums of integers, by torch in float64, which holds them exactly."""
         function = getattr(
             F, f"conv_transpose{len(self.kernel)}d" if self.transposed else self.name
         )
@@ -79,7 +79,7 @@ class Layer:
         return function(*operands, groups=self.groups, **window).numpy()
 
     def factor(self) -> np.ndarray:
-        """Of sums."""
+        """Return the factor of the sums."""
         every = np.tile(self.scales, self.groups if self.transposed else 1)
         return (every * 2.0**-3).reshape(1, -1, *(1,) * len(self.kernel))
 
@@ -121,7 +121,7 @@ def quantized(bb: Any, value: Any, layer: Layer) -> Any:
 
 
 def convolved(bb: Any, x: Any, w: Any, layer: Layer) -> Any:
-    """As QDQ has it: a convolution of float32 between dequantized operands."""
+    """Emit the layer as QDQ has it: a convolution of float32 between dequantized operands."""
     x = dequantized(bb, x, X_SCALE, layer.zeros[0], layer.x)
     axis = 1 if layer.transposed else 0
     w = dequantized(bb, w, layer.scales, layer.zeros[1], layer.w, axis)
@@ -310,7 +310,7 @@ def test_weights_turned_behind_their_scales(rng: np.random.Generator) -> None:
 
 
 def test_differences_in_int16(rng: np.random.Generator) -> None:
-    """As ConvInteger is imported: the sums of bytes less zero points are the result."""
+    """ConvInteger is imported as sums of bytes less their zero points, and these are the result."""
     layer = Layer()
     x, w = layer.constants(rng)
 
@@ -327,7 +327,7 @@ def test_differences_in_int16(rng: np.random.Generator) -> None:
 
 
 def test_a_layer_of_float32_whose_result_is_quantized(rng: np.random.Generator) -> None:
-    """As the first of many models: its kernel ends in float32."""
+    """The kernel of the first layer of many models takes float32 and writes quantized results."""
     layer = Layer(channels=(4, 4), kernel=(1, 1), window={})
     x = rng.integers(-99, 99, (2, 4, 6, 5)).astype("float32")
     w = rng.integers(-9, 9, (4, 4, 1, 1)).astype("float32")

@@ -21,8 +21,9 @@ from helpers.whole import compiled
 from topi_ext.compat import tir
 
 TOLERANCE = 4e-7
-"""Of the sum of magnitudes: stages of at most 512 additions round to about their root in units of
-2^-24. One chain of 36,864 additions of positive numbers is off by 1e-6 to 3e-5."""
+"""Maximum error, relative to the sum of magnitudes: stages of at most 512 additions round to about
+their root in units of 2^-24. One chain of 36,864 additions of positive numbers is off by 1e-6 to
+3e-5."""
 
 REDUCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., torch.Tensor]]] = {
     "sum": (op.sum, torch.sum),

@@ -24,7 +24,7 @@ K3 = {"kernel_size": (3, 3)}
 
 
 def emit(name: str, data, weight, dtype: str, attributes: dict) -> None:
-    """As a user builds a function: the error comes from `emit`, not from compiling."""
+    """Build a function as a user does: the error comes from `emit`, not from compiling."""
     dtypes = dtype.split(",") * 2
     x = relax.Var("x", R.Tensor(data, dtypes[0]))
     w = relax.Var("w", R.Tensor(weight, dtypes[1]))

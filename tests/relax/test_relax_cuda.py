@@ -54,7 +54,7 @@ def test_gradients_are_ours(tmp_path: Path) -> None:
 
 
 def test_the_default_schedule_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the tests above see when a target has no kernels of ours."""
+    """The helper of the tests above recognizes a target without kernels of ours."""
     nothing = backend.Unsupported("a test says so")
     monkeypatch.setattr(backend, "of_target", lambda target: nothing)
     for case in (GEMM, UP, DEPTHWISE):
@@ -95,7 +95,7 @@ def test_every_dtype_is_ours(arch: str, dtypes: list[tuple[str, str]], tmp_path:
 
 @pytest.mark.parametrize("dtypes", [[("int8", ""), ("uint8", "int32")], DTYPES[1:3]])
 def test_dtypes_share_a_module(dtypes: list[tuple[str, str]], tmp_path: Path) -> None:
-    """What is in CUDA has another name for each of them."""
+    """Helper functions in CUDA have another name for each dtype."""
     text = compiled(build.forward_module(typed(dtypes)))
     definitions = re.findall(r"^static __device__ .*?(topi_\w+)\(", text, re.MULTILINE)
     kept = re.sub(r"#ifndef (TOPI_EXT_\w+)\n.*?#endif\n", "", text, flags=re.DOTALL)
@@ -219,7 +219,7 @@ def unet(dtype: str, rng: np.random.Generator) -> tvm.IRModule:
 
 
 def test_halves_are_transposed_once(rng: np.random.Generator) -> None:
-    """Where the model begins and ends; values stay what they are."""
+    """Halves are transposed at the first and last layer of the model; values stay the same."""
     mod = unet("float16", rng)
     with cuda.target():
         changed = channels_last(mod)
@@ -332,7 +332,7 @@ def unbound(body: tir.Stmt) -> list[tir.Stmt]:
 # ---------------------------------------------------------------- GPUs without kernels of ours
 
 WRITES = {"opencl": "__kernel", "metal": "kernel void", "webgpu": "@compute"}
-"""How the kernels of these targets begin; those of vulkan and rocm are no text."""
+"""First word of kernels for these targets; those of vulkan and rocm are not text."""
 
 RULED = {"metal": [DEPTHWISE]}
 """TVM's rule for dense convolutions on metal takes most of a minute to load."""
@@ -360,7 +360,7 @@ def test_other_gpus_are_scheduled_by_tvm(kind: str, how: str) -> None:
 
 @pytest.mark.parametrize("kind", ["vulkan", "rocm", *KINDS])
 def test_definitions_are_bound_to_threads(kind: str) -> None:
-    """As far as it needs no generator of code: TVM's rules leave nothing to the processor."""
+    """TVM's rules bind every loop to threads, as far as that needs no code generator."""
     on = tvm.target.Target({"kind": kind}, host={"kind": "llvm"})
     cases = RULED.get(kind, RANKS)
     mod = relax.get_default_pipeline(on)(build.gradient_module(cases))

@@ -79,14 +79,14 @@ def test_512_channels_within_rounding_of_float64(op: str, dtype: str, rng) -> No
 
 
 def test_stock_accumulates_in_the_output_dtype(rng: np.random.Generator) -> None:
-    """What the test above sees when our rules are taken out."""
+    """The test above notices when our rules are taken out."""
     case = Case(T, (4, 4), (4, 4), n=1, ins=512, outs=8, stride=(2, 2), dtype="bfloat16")
     with relax_ext.stock(), pytest.raises(AssertionError, match="elements differ"):
         check_forward([case], rng)
 
 
 def test_int8_without_out_dtype_wraps_a_32_bit_sum(rng: np.random.Generator) -> None:
-    """As stock casts: modulo 256, of the exact sum."""
+    """The exact sum is cast modulo 256, as stock casts it."""
     case = Case(T, (3, 3), (2, 2), ins=64, outs=3, dtype="int8")
     data, weight = case.arrays(rng)
     vm = build.compiled(build.forward_module([case, case.with_(out_dtype="int32")]))
@@ -220,7 +220,8 @@ def test_behind_a_batch_norm(op: str, dtype: str, rng: np.random.Generator) -> N
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_batch_norm_keeps_its_dtype(dtype: str, training: bool, rng: np.random.Generator) -> None:
-    """As TVM infers it; its own lowering gives float32, which stock() still does."""
+    """The result has the dtype that TVM infers; its own lowering gives float32, which stock() still
+    does."""
     x = relax.Var("x", R.Tensor((2, 3, 4, 5), dtype))
     stats = [relax.Var(name, R.Tensor((3,), dtype)) for name in ("gamma", "beta", "mean", "var")]
     bb = relax.BlockBuilder()

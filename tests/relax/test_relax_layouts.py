@@ -21,7 +21,7 @@ T, C = "conv_transpose", "conv"
 
 
 def permutations(op: str, rank: int) -> tuple[list[str], list[str]]:
-    """Of data and of kernel, in the operator's own letters."""
+    """Return the permutations of data and of kernel, in the operator's own letters."""
     kernel = ("IO" if op == T else "OI") + SPATIAL[rank]
     data = "NC" + SPATIAL[rank]
     return tuple(["".join(p) for p in itertools.permutations(text)] for text in (data, kernel))

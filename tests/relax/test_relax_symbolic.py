@@ -140,7 +140,8 @@ def test_long_dilations(spatial: bool, rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("spatial", [False, True], ids=["batch", "batch and sizes"])
 def test_long_strides(spatial: bool, rng: np.random.Generator) -> None:
-    """Of more phases than a table has, most without taps, along rows and across them."""
+    """Test strides with more phases than a table has, most without taps, along rows and across
+    them."""
     cases = {
         "across": Case(T, (3, 2), (3, 2), ins=3, outs=2, stride=(70, 1), padding=(2, 0, 75, 0)),
         "across, dilated": Case(
@@ -157,7 +158,8 @@ def test_long_strides(spatial: bool, rng: np.random.Generator) -> None:
 
 
 def test_single_positions(rng: np.random.Generator) -> None:
-    """Where an image turns out to have one, its columns are written as they are; else added up."""
+    """Columns are written directly if an image turns out to have one position; otherwise they are
+    added up."""
     cases = {
         "cut off": Case(T, (1, 1), (4, 4), ins=6, outs=10, groups=2, padding=(1, 0, 1, 1)),
         "dilated": Case(T, (1, 1), (3, 2), ins=3, outs=4, dilation=(2, 1)),

@@ -209,7 +209,7 @@ def test_resizes(name: str) -> None:
 
 
 def test_infinity_is_resized_as_a_number() -> None:
-    """As PyTorch does it; the difference of two of them would be NaN."""
+    """Infinity is resized as in PyTorch; the difference of two infinities would be NaN."""
     x = torch.randn(1, 2, 7, 5)
     x[0, 0, 3, 3], x[0, 0, 6, 4], x[0, 1, 2, 2] = math.inf, -math.inf, math.nan
     x[0, 1, 5, :2] = torch.tensor([3e38, -3e38])

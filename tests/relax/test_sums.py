@@ -20,8 +20,8 @@ from helpers.whole import compiled
 from topi_ext.compat import dtype_name, tir, type_of
 
 RELATIVE = {"float16": 2**-10, "bfloat16": 2**-7, "float32": 4e-7}
-"""Of the largest result: half precision is rounded once, and operands once in a norm; float32 sums
-of 36,864 positive numbers one after the other are off by 1e-6 to 3e-5."""
+"""Maximum error, relative to the largest result: half precision is rounded once, and operands once
+in a norm; float32 sums of 36,864 positive numbers one after the other are off by 1e-6 to 3e-5."""
 
 SIZE = 36864
 

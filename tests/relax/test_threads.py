@@ -85,7 +85,7 @@ def test_values(rng: np.random.Generator) -> None:
 
 @st.composite
 def jobs(draw: st.DrawFn) -> list[Job]:
-    """What one thread does: some calls of any dtype or symbolic batch, or a gradient."""
+    """Draw the jobs of one thread: some calls of any dtype or symbolic batch, or a gradient."""
     some = []
     for _ in range(draw(st.integers(1, 2))):
         op, rank = draw(st.sampled_from(["conv", "conv_transpose"])), draw(st.integers(1, 3))

@@ -18,10 +18,19 @@ from torch import nn
 from torch.nn import functional as F
 
 import relax_ext
+from helpers import build
+from relax_ext.training_step import step
 from relax_ext.training_step.state import to_tvm
 
 CLOSE = 1e-11
-"""Of a tensor's largest value, or of 1: ten times what the order of sums explains."""
+"""Maximum error, relative to a tensor's largest value or to 1: ten times what the order of sums
+explains."""
+
+
+@pytest.fixture(autouse=True)
+def compiles_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile steps for the default target at LLVM's level 2."""
+    monkeypatch.setattr(step, "host_target", build.target)
 
 
 class Function(nn.Module):
@@ -345,7 +354,7 @@ def drawn(self: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def test_random_numbers_are_those_of_pytorch() -> None:
-    """The same seed gives the numbers of PyTorch, in training and in evaluation."""
+    """A seed gives the numbers that it gives in PyTorch, in training and in evaluation."""
     torch.manual_seed(8)
     ours = Function(drawn, nn.Linear(3, 3), nn.Dropout(0.3), nn.Dropout1d(0.4)).double()
     theirs = copy.deepcopy(ours)

@@ -185,7 +185,8 @@ ANY = relay.Any()
     ],
 )  # fmt: skip
 def test_sizes_at_run_time(name: str, stated, actual, attributes: dict, rule: str) -> None:
-    """What types leave open is refused when it runs, in one line after what TVM compared."""
+    """Sizes that types leave open are checked at run time; the error adds one line to TVM's
+    comparison."""
     first, second = (relay.var(v, shape=s) for v, s in zip("xw", stated))
     body = getattr(relay.nn, name)(first, second, **attributes)
     mod = tvm.IRModule.from_expr(relay.Function([first, second], body))

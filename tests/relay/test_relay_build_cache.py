@@ -35,7 +35,7 @@ WEIGHT = np.random.default_rng(1).standard_normal((4, 4, 3, 3), np.float32)
 
 @pytest.fixture(autouse=True)
 def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether each module that the cache was asked for was there, with an empty cache."""
+    """Return a list that records cache hits, one bool for each module, with an empty cache."""
     monkeypatch.setenv("TVM_CONV_CACHE", str(tmp_path / "kept"))
     monkeypatch.setattr(disk_cache, "_unseen", {})
     found: list[bool] = []

@@ -26,7 +26,7 @@ T, C = "conv_transpose", "conv"
 
 @pytest.fixture(autouse=True)
 def _source_alone() -> Iterator[None]:
-    """What TVM hands to nvcc is kept as it is."""
+    """Keep the source that TVM hands to nvcc."""
     name = "tvm_callback_cuda_compile"
     before = tvm.get_global_func(name)
     tvm.register_func(name, lambda code, _: code, override=True)
@@ -64,7 +64,7 @@ def test_gradients_are_ours(case: Case) -> None:
 
 
 def test_the_default_schedule_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the tests above see when a target has no kernels of ours."""
+    """The helper of the tests above recognizes a target without kernels of ours."""
     nothing = backend.Unsupported("a test says so")
     monkeypatch.setattr(backend, "of_target", lambda target: nothing)
     for case in (GEMM, UP, DEPTHWISE):

@@ -98,7 +98,7 @@ def test_random_windows(data: st.DataObject) -> None:
 
 
 def permutations(op: str, rank: int) -> tuple[list[str], list[str]]:
-    """Of data and of kernel, in the operator's own letters."""
+    """Return the permutations of data and of kernel, in the operator's own letters."""
     kernel = ("IO" if op == T else "OI") + SPATIAL[rank]
     data = "NC" + SPATIAL[rank]
     return tuple(["".join(p) for p in itertools.permutations(text)] for text in (data, kernel))
@@ -221,7 +221,8 @@ def test_sums_of_bytes(
 def test_sums_of_bytes_are_left_to_tvm_with_vnni(
     dtype: str, processor: str, shapes, attributes: dict, left: bool
 ) -> None:
-    """Of few positions; without VNNI TVM adds pairs in 16 bits, which saturate."""
+    """Sums of few positions are left to TVM with VNNI; without VNNI TVM adds pairs in 16 bits,
+    which saturate."""
     if "x86_64" not in map(str, tvm.target.codegen.llvm_get_targets()):
         pytest.skip("this TVM does not compile for x86")
     on = f"llvm -mtriple=x86_64-linux-gnu -mcpu={processor} -num-cores=2"
@@ -393,7 +394,7 @@ def test_bias_and_relu_stay_one_function(rng: np.random.Generator) -> None:
 
 
 def test_depthwise_weight_with_a_multiplier(rng: np.random.Generator) -> None:
-    """How TVM states it: (channels, multiplier), whose memory is that of (both, 1)."""
+    """TVM's weight (channels, multiplier) has the memory of (both, 1)."""
     case = Case(C, (6, 5), (3, 2), ins=4, outs=8, groups=4)
     data, weight = case.arrays(rng)
     x = relay.var("x", shape=data.shape)

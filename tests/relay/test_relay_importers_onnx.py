@@ -62,7 +62,7 @@ def typed(mod: tvm.IRModule) -> tuple[int, ...]:
 
 
 def verdict(proto: Any, x: np.ndarray, want: np.ndarray) -> str:
-    """What importing a model comes to."""
+    """Return the outcome of importing a model."""
     try:
         mod, params = relay.frontend.from_onnx(proto, {"x": x.shape})
         if typed(mod) != want.shape:
@@ -144,7 +144,7 @@ def test_same_is_padding_of_the_convolution() -> None:
 
 
 def test_free_sizes() -> None:
-    """Where padding follows without them; and of a batch, whatever is asked for."""
+    """Sizes may stay free where padding does not depend on them; a batch may always."""
     for attrs, free, fed in (
         (dict(strides=[2, 3], **UPPER), ("N", 2, "H", "W"), (2, 2, 4, 3)),
         (dict(strides=[2, 3], output_shape=[8, 9]), ("N", 2, 4, 3), (3, 2, 4, 3)),

@@ -42,7 +42,7 @@ def conv() -> Iterator[type]:
 
 
 def functions(name: str) -> dict[str, Any]:
-    """What the corrections may replace, as it is now."""
+    """Return the current functions that the corrections may replace."""
     module = importlib.import_module(name)
     owners = {path: find(module, path) for path in HOOKS.importers[name].needs}
     return {

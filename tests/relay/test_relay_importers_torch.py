@@ -213,7 +213,7 @@ def test_circular_padding_that_crops_is_refused_in_one_line() -> None:
 
 
 class Changed(nn.Module):
-    """What is read after it was changed in place, and once more."""
+    """Module that changes a tensor in place, reads it, and changes it once more."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -29,7 +29,7 @@ def _registered() -> Iterator[None]:
 
 
 def behaviour() -> dict[str, str]:
-    """What stock Relay is known by: what it refuses, and what it silently gets wrong."""
+    """Return the behaviour of stock Relay: what it refuses, and what it silently gets wrong."""
     seen = {}
     operands = [np.ones(shape, "f") for shape in ((1, 4, 5, 5), (4, 4, 3, 3))]
     try:

@@ -173,7 +173,8 @@ def test_convolution(name: str) -> None:
 
 
 def normalized(rank: int) -> Callable[[Any], Any]:
-    """As in a decoder, with as many channels as a stock importer might take for another axis."""
+    """Return a layer as in a decoder, with as many channels as a stock importer might take for
+    another axis."""
     layer = getattr(layers, f"Conv{rank}D")((7, 0, 5)[rank - 1], 1)
     norm, relu = layers.BatchNormalization(), layers.ReLU()
     return lambda x: relu(norm(layer(x)))
@@ -206,7 +207,7 @@ def normalization(
 
 
 SQUARE = (2, 4, 4, 4)
-"""As many rows and columns as channels: another axis has wrong values, and no other shape."""
+"""As many rows and columns as channels: another axis gives wrong values, and no other shape."""
 
 NORMALIZATIONS = {
     **{

@@ -61,7 +61,7 @@ def test_report_4_conv_transpose1d_of_pytorch_in_tensorflow(
     data: tuple[int, ...], weight: tuple[int, ...], stride: int, padding: int, output_padding: int,
     rng: np.random.Generator,
 ) -> None:  # fmt: skip
-    """As ``translate`` says, in TensorFlow itself and imported into Relay."""
+    """``translate`` gives the call in TensorFlow itself and imported into Relay."""
     x, w = (rng.standard_normal(shape).astype("float32") for shape in (data, weight))
     layer = dict(stride=stride, padding=padding, output_padding=output_padding)
     want = torch.nn.functional.conv_transpose1d(

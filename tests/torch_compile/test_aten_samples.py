@@ -189,7 +189,7 @@ def test_samples(group: str) -> None:
 @deep
 @pytest.mark.parametrize("name", [name for names in GROUPS.values() for name in names])
 def test_all_samples(name: str) -> None:
-    """Of maximum pools, which have 500 to 1,500, every tenth."""
+    """Test all samples; of maximum pools, which have 500 to 1,500, every tenth."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         samples = samples_of(name)

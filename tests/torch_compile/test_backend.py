@@ -252,7 +252,7 @@ def test_a_custom_operator() -> None:
 
 
 def test_an_index_out_of_range_raises() -> None:
-    """As in PyTorch, where TVM would read other memory."""
+    """An index out of range raises, as in PyTorch; TVM would read other memory."""
     model = Function(
         lambda m, i: m[0](m[1](i).permute(0, 3, 1, 2)), conv(), nn.Embedding(10, 3).double()
     )

@@ -236,7 +236,7 @@ print(os.environ["TVM_BIND_THREADS"], os.environ["TVM_NUM_THREADS"])
 
 
 def test_the_name_is_found_by_an_entry_point(tmp_path: Path) -> None:
-    """As of an installed package: metadata with the entry points of pyproject.toml."""
+    """Metadata of an installed package has the entry point of pyproject.toml."""
     stated = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     (group,) = stated["entry-points"]
     folder = tmp_path / "tvm_conv_ext-9.dist-info"

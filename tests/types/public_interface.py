@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a type checker knows of the public interface, beside an installed package.
+"""A program that uses the public interface, for a type checker and an installed package.
 
 ``make types`` checks this file as a user's program: it is not run.  Objects of TVM are ``Any``,
 since TVM ships no types.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which addresses the threads of a block read and write: a kernel's indices, evaluated for all of
+"""Addresses that the threads of a block read and write: a kernel's indices, evaluated for all of
 its threads at once.
 
 Numbers with a fraction are not computed, for no index depends on them.  Loops at run time are
@@ -23,7 +23,7 @@ from .banks import sectors, wavefronts
 from .values import Value, Values
 
 TURNS = 3
-"""Of a loop at run time."""
+"""Evaluated iterations of a loop whose length is known only at run time."""
 
 _EXTERN = ("call_extern", "call_pure_extern")
 
@@ -87,7 +87,7 @@ class Count:
 
 @dataclass
 class _State:
-    """Where threads are: which of them run, and whether in a loop."""
+    """Threads that are active at a statement, and if it is in a loop."""
 
     mask: np.ndarray
     looped: bool = False
@@ -379,7 +379,7 @@ def _loads(expr: Any, memory: _Memory) -> bool:
 def accesses(
     kernel: Any, threads: int, values: Mapping[str, int], block: int = 0
 ) -> dict[Site, Count]:
-    """What the threads of a block of a kernel read and write.
+    """Return the reads and writes of the threads of a block.
 
     Parameters
     ----------

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the machine code of kernels must not exceed, in one place for the report and the tests."""
+"""Limits of the machine code of kernels, in one place for the report and the tests."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ MORE_SHARED = 1024
 """Bytes of shared memory likewise."""
 
 SHARE, PER_LOAD = 0.75, 8.0
-"""Of large tiles of float32: products in the main loop's instructions, and for 16 bytes read."""
+"""Minimum products per instruction of the main loop, and per 16 bytes read, for large tiles of
+float32."""
 
 LARGE = ("rows=128, columns=128", "rows=128, columns=64")
 
 CONFLICTS = 0.01
-"""Of the cycles of shared memory."""
+"""Maximum share of bank conflicts in the cycles of shared memory."""
 
 
 def broken(row: Row) -> Iterator[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from gpu import toolchain
 
 PRODUCTS = ("FFMA", "FFMA2", "HMMA", "IMMA", "DFMA", "DMMA", "IDP")
-"""What multiplies: a loop with most of them is the main one."""
+"""Instructions that multiply: the loop with most of them is the main loop."""
 
 _INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,6})\*/\s+([^;]+);")
 _BRANCH = re.compile(r"BRA(?:\.\w+)*\s+(?:!?U?P\w+,\s*)?`?\(?\.?(0x[0-9a-f]+)")
@@ -38,7 +38,7 @@ class Code:
 
     @property
     def products(self) -> int:
-        """Of the main loop; of a pair of them by one instruction, two."""
+        """Products of the main loop; an instruction that computes a pair counts as two."""
         return _count(self.loop, PRODUCTS) + self.loop["FFMA2"]
 
     @property

@@ -53,7 +53,7 @@ class Shape:
 
     @property
     def geometry(self) -> Geometry:
-        """Of the sizes that are stated."""
+        """Return the geometry of the stated sizes."""
         return Geometry.of_sizes(
             self.name,
             self.x,
@@ -71,7 +71,7 @@ class Shape:
 
     @property
     def dtypes(self) -> tuple[str, str, str]:
-        """Of operands and result."""
+        """Return the dtypes of both operands and of the result."""
         return (self.dtype, self.dtype, "int32" if "int" in self.dtype else self.dtype)
 
     def problem(self, face: str) -> Convolution:
@@ -165,5 +165,5 @@ def _representative(kernel: Kernel, machine: GpuMachine) -> tuple[Shape, str]:
 
 
 def kernel_names() -> list[str]:
-    """Of all kernels."""
+    """Return the names of all kernels."""
     return [kernel.name for kernel in KERNELS]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be said of kernels without running them: one row for a launch of a plan."""
+"""Properties of kernels that are known without running them: one row for each launch of a plan."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RESERVED = 1024
 """Bytes of a block that the driver takes for itself, from Ampere on."""
 
 MOST_BLOCKS = {75: 16, 86: 16, 87: 16, 89: 24, 120: 24}
-"""Of a multiprocessor, where it is not 32."""
+"""Resident blocks per multiprocessor, where the limit is not 32."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class Spot:
 
     @property
     def machine(self) -> GpuMachine:
-        """What the plan was chosen for."""
+        """Return the GPU that the plan was chosen for."""
         return machine_of(self.arch)
 
 
 def chosen_spots(archs: tuple[str, ...]) -> Iterator[Spot]:
-    """What the backend takes for every shape, face and architecture."""
+    """Yield the plans that the backend chooses for every shape, operator kind and architecture."""
     for arch in archs:
         machine = machine_of(arch)
         for shape, face in shapes.spots():
@@ -96,8 +96,8 @@ def rows_of(spot: Spot, *, with_code: bool = True) -> list[Row]:
 
 @lru_cache(maxsize=256)
 def compiled(source: str, arch: str) -> tuple[dict[str, toolchain.Usage], dict[str, Code]]:
-    """What the assembler says, and the instructions, of each kernel; no instructions where nothing
-    reads them."""
+    """Return the assembler's report and the instructions of each kernel; no instructions if no
+    disassembler is installed."""
     with tempfile.TemporaryDirectory() as folder:
         binary, usage = toolchain.compile_source(source, arch, Path(folder))
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What integer expressions of TIR are worth, for one value of each variable or for many at once.
+"""Evaluate integer expressions of TIR, for one value of each variable or for many at once.
 
 A value is a Python integer or an array of numpy with one element for each thread.
 """
@@ -25,7 +25,7 @@ def divided(a: Value, b: Value) -> Value:
 
 
 def remainder(a: Value, b: Value) -> Value:
-    """What :func:`divided` leaves."""
+    """Return the remainder of :func:`divided`."""
     return a - divided(a, b) * b
 
 
@@ -47,11 +47,11 @@ class Values:
         self.variables: dict[Any, Value] = {}
 
     def load(self, expr: Any) -> Value:
-        """What a buffer holds."""
+        """Return the values of a buffer."""
         raise NotImplementedError
 
     def call(self, name: str, expr: Any) -> Value:
-        """What an operator gives that is no arithmetic."""
+        """Return the values of an operator that is not arithmetic."""
         raise NotImplementedError
 
     def chosen(self, condition: Value, expr: Any, other: Any) -> Value:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a series is made of: a tree of TVM, edits at anchors, commits in the form of ``git am``.
+"""Parts of a patch series: a tree of TVM, edits at anchors, commits in the form of ``git am``.
 
 A patch's context comes from the tree that it is made for; of TVM this project stores anchors only,
 lines that an edit looks for.  An anchor that is not found exactly once stops everything.
@@ -35,7 +35,7 @@ ASF = """\
 # specific language governing permissions and limitations
 # under the License.
 """
-"""How every file of TVM begins; contributions to it are under the same licence as this project."""
+"""Header of every file of TVM; contributions to it are under the same licence as this project."""
 
 SPDX = "# SPDX-License-Identifier: Apache-2.0\n"
 AUTHOR = "tvm-conv-ext <tvm-conv-ext@users.noreply.github.com>"
@@ -135,7 +135,7 @@ class Edit:
 
 @dataclass(frozen=True)
 class Substitution:
-    """The same change at several places between two anchors.
+    """One replacement at several places between two anchors.
 
     Parameters
     ----------
@@ -205,8 +205,8 @@ def new_file(path: str, source: Path) -> NewFile:
 
 
 def fragment(source: Path) -> str:
-    """What a module of ``*_code`` defines, without header, docstring and imports; of a class that
-    stands for one of TVM its methods."""
+    """Return the definitions of a module of ``*_code``, without header, docstring and imports; for
+    a class that stands for one of TVM's, its methods."""
     text = source.read_text()
     nodes = ast.parse(text).body
     kept = next(n for n in nodes if isinstance(n, (ast.FunctionDef, ast.ClassDef)))

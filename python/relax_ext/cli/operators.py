@@ -65,10 +65,11 @@ def build(op: Operator) -> Any:
 
 def _operator(call: Any) -> Operator:
     a, operands = call.attrs, call.args[:2]
+    first, second, result = (compat.dtype_name(compat.type_of(e).dtype) for e in (*operands, call))
     return Operator.of(
         call.op.name.removeprefix("relax.nn."),
         a,
         [compat.known_shape(compat.type_of(e).shape) for e in operands],
-        tuple(compat.dtype_name(compat.type_of(e).dtype) for e in (*operands, call)),
+        (first, second, result),
         (str(a.data_layout), str(a.kernel_layout), str(a.out_layout or a.data_layout)),
     )

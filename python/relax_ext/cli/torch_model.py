@@ -52,7 +52,7 @@ def example_leaves(exported: Any) -> list[Any]:
     ]
 
 
-def choose_inputs(exported: Any, choices: Choices) -> tuple[dict, list]:
+def choose_inputs(exported: Any, choices: Choices) -> tuple[dict[str, Any], list[Any]]:
     """Return the inputs by name (tensors alone), and all user inputs as the flat list that the
     model takes.
     """
@@ -96,7 +96,7 @@ def load(path: Path, choices: Choices) -> Model:
     return from_exported(exported, inputs, flat, path.name)
 
 
-def from_exported(exported: Any, inputs: dict, flat: list, name: str) -> Model:
+def from_exported(exported: Any, inputs: dict[str, Any], flat: list[Any], name: str) -> Model:
     """Return a model from an exported program and its inputs (by name, and as a flat list)."""
     import torch
 

@@ -140,8 +140,8 @@ def _resize_matrix(call: Any, size: int, target: int) -> np.ndarray:
         taps = [(low, 1 - (at - low)), (low + 1, at - low)]
     elif method == "cubic" and not call_attr(call, "cubic_exclude"):
         low = np.floor(at)
-        weights = _cubic(at - low, float_attr(call, "cubic_alpha"))
-        taps = [(low + offset, part) for offset, part in zip((-1, 0, 1, 2), weights)]
+        parts = _cubic(at - low, float_attr(call, "cubic_alpha"))
+        taps = [(low + offset, part) for offset, part in zip((-1, 0, 1, 2), parts)]
     else:
         raise fail(op_name(call), f"method={method} has no gradient with these attributes")
     matrix = np.zeros((target, size))

@@ -37,7 +37,7 @@ def strided_slice(y: Any, call: Any, dy: Any, bb: Any) -> list[Any]:
     axes, begins, ends, *steps = ([number(part) for part in bound.fields] for bound in bounds)
     strides = steps[0] if steps else [1] * len(axes)
     for axis, begin, end, stride in zip(axes, begins, ends, strides):
-        if None in (axis, begin, end, stride):
+        if axis is None or begin is None or end is None or stride is None:
             raise fail(op_name(call), "axes, bounds and strides must be numbers for a gradient")
         axis, begin, stride = int(axis) % len(sizes), int(begin), int(stride)
         if begin == 0 and stride == 1 and end >= _END:

@@ -93,12 +93,15 @@ def _dequantize(
     is_float = dtype_name(type_of(x).dtype).startswith("float")
     if not block and not is_float:
         return run(bb, inputs, attr, params)
-    values = [None if one is None else constant_value(one) for one in (x, scale, zero)]
-    if values[0] is None or values[1] is None or (zero is not None and values[2] is None):
+    data, factor, origin = (
+        None if one is None else constant_value(one) for one in (x, scale, zero)
+    )
+    if data is None or factor is None or (zero is not None and origin is None):
         kind = f"block_size={block}" if block else "float8"
         raise fail("DequantizeLinear", f"{kind} needs constant operands")
-    arrays = [None if value is None else value.numpy() for value in values]
-    return R.const(_real(*arrays, int(attr.get("axis", 1)), block))
+    subtracted = None if origin is None else origin.numpy()
+    axis = int(attr.get("axis", 1))
+    return R.const(_real(data.numpy(), factor.numpy(), subtracted, axis, block))
 
 
 def _real(

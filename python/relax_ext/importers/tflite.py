@@ -109,10 +109,13 @@ def _restated(expr: Any, name: str, **stated: Any) -> Any:
         first = _restated(expr.args[0], name, **stated)
         return R.Call(expr.op, [first, *expr.args[1:]], expr.attrs)
     attrs = expr.attrs
-    steps = dict(strides=list(map(int, attrs.strides)), dilations=list(map(int, attrs.dilation)))
+    stated |= {
+        "strides": list(map(int, attrs.strides)),
+        "dilations": list(map(int, attrs.dilation)),
+    }
     return getattr(R.op.nn, op.rpartition(".")[2])(
         *expr.args,
-        **border(**stated, **steps),
+        **border(**stated),
         groups=attrs.groups,
         data_layout=attrs.data_layout,
         kernel_layout=attrs.kernel_layout,

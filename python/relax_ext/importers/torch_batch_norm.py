@@ -7,7 +7,7 @@ traced BatchNorm2d as if every model trained: by the statistics of the batch, si
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -71,24 +71,24 @@ def traced(importer: Any) -> dict[Any, Callable[[Any], Any]]:
 
 def _called(importer: Any, names: Sequence[str], node: Any) -> Any:
     given = {**_DEFAULTS, **dict(zip(names, node.args)), **node.kwargs}
-    values = (importer._retrieve_args(given.get(name)) for name in _ATEN)
+    values: Iterator[Any] = (importer._retrieve_args(given.get(name)) for name in _ATEN)
     return _emit(importer, _Call(*values))
 
 
 def _module(importer: Any, node: Any) -> Any:
     module = importer.named_modules[node.target]
     x = importer._retrieve_args(node.args[0] if node.args else node.kwargs["input"])
-    learned = (
+    weight, bias = (
         None if parameter is None else importer.params[parameter]
         for parameter in (module.weight, module.bias)
     )
-    tracked = (
+    mean, var = (
         None if buffer is None else importer._convert_torch_tensor_to_relax(buffer)
         for buffer in (module.running_mean, module.running_var)
     )
     # Without statistics to go by, evaluation too takes those of the batch.
     training = module.training or module.running_mean is None
-    return _emit(importer, _Call(x, *learned, *tracked, training, module.momentum, module.eps))
+    return _emit(importer, _Call(x, weight, bias, mean, var, training, module.momentum, module.eps))
 
 
 def _emit(importer: Any, call: _Call) -> Any:

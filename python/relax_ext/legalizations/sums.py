@@ -179,7 +179,8 @@ def _blocks(x: Any, axis: int) -> Any:
 
     def block(*index: Any) -> Any:
         place = index[axis] * length + term
-        value = x[(*index[:axis], place, *index[axis + 1 :])]
+        position = (*index[:axis], place, *index[axis + 1 :])
+        value = x[position]
         if size % length:
             value = tir.if_then_else(place < size, value, tir.const(0, x.dtype))
         return te.sum(value, axis=term)

@@ -47,9 +47,10 @@ def legalize(bb: Any, call: Any, stock: Any) -> Any:
     operands = list(call.args[:2])
     target = target_of(found)
     advise("relax_ext", target)
-    dtypes = tuple(conv.dtypes[role] for role in OPERANDS[conv.kind] + conv.result)
+    first, second, result = (conv.dtypes[role] for role in OPERANDS[conv.kind] + conv.result)
+    dtypes = (first, second, result)
     accumulator(conv.op, *dtypes)  # rejects unknown types
-    problem = Convolution.of(conv.kind, conv.geometry, conv.plain, conv.n, dtypes)
+    problem = Convolution.of(conv.kind, conv.known_geometry, conv.plain, conv.n, dtypes)
     func = backend.build(problem, target)
     if func is not None:
         return R.call_tir(bb.add_func(func, conv.op), operands, found)
@@ -57,14 +58,14 @@ def legalize(bb: Any, call: Any, stock: Any) -> Any:
 
 
 def _by_definition(bb: Any, conv: Conv, operands: list[Any], target: Any) -> Any:
-    kind = DEFINITIONS[conv.kind]
-    if conv.kind == "conv_transpose" and max(conv.geometry.stride) > 1:
-        if target is None or not is_gpu(target) or not _has_odd_rows(conv.geometry):
+    kind, known = DEFINITIONS[conv.kind], conv.known_geometry
+    if conv.kind == "conv_transpose" and max(known.stride) > 1:
+        if target is None or not is_gpu(target) or not _has_odd_rows(known):
             return _by_phases(bb, conv, operands)
         kind = conv_transpose_of_zeros
 
     def define(first: Any, second: Any, x_size: Any, y_size: Any) -> Any:
-        geometry = replace(conv.geometry, x_size=tuple(x_size), y_size=tuple(y_size))
+        geometry = replace(known, x_size=tuple(x_size), y_size=tuple(y_size))
         return kind(first, second, geometry, conv.plain, conv.dtypes[conv.result])
 
     return bb.call_te(define, *operands, *_sizes(conv), primfunc_name_hint=conv.op)
@@ -89,9 +90,10 @@ def _by_phases(bb: Any, conv: Conv, operands: list[Any]) -> Any:
     """
     out_dtype = conv.dtypes["x"]
     acc = accumulator(conv.op, conv.dtypes["y"], conv.dtypes["w"], out_dtype)
+    known = conv.known_geometry
 
     def plan(x_size: Any, y_size: Any) -> ConvTranspose:
-        geometry = replace(conv.geometry, x_size=tuple(x_size), y_size=tuple(y_size))
+        geometry = replace(known, x_size=tuple(x_size), y_size=tuple(y_size))
         return transposed(geometry, conv.plain)
 
     def sums(y: Any, w: Any, x_size: Any, y_size: Any, extents: Any) -> Any:
@@ -101,8 +103,8 @@ def _by_phases(bb: Any, conv: Conv, operands: list[Any]) -> Any:
         return plan(x_size, y_size).interleave(phases, out_dtype)
 
     sizes = _sizes(conv)
-    stated = plan(*sizes).extents(conv.geometry.c_per_group)
-    extents = _variables(bb, stated, conv.geometry.x_size)
+    stated = plan(*sizes).extents(known.c_per_group)
+    extents = _variables(bb, stated, known.x_size)
     hint = f"{conv.op}_phases"
     phases = bb.emit(bb.call_te(sums, *operands, *sizes, extents, primfunc_name_hint=hint))
     return bb.call_te(result, phases, *sizes, primfunc_name_hint=conv.op)
@@ -127,7 +129,8 @@ def _sizes(conv: Conv) -> list[list[Any]]:
     """Return the sizes of x and y as arguments; call_te renames their variables as in the
     tensors.
     """
-    return [list(conv.geometry.x_size), list(conv.geometry.y_size)]
+    geometry = conv.known_geometry
+    return [list(geometry.x_size), list(geometry.y_size)]
 
 
 def _unblocked(call: Any, conv: Conv) -> Any:
@@ -136,9 +139,9 @@ def _unblocked(call: Any, conv: Conv) -> Any:
         blocks.merged(arg, conv.layouts[role], conv.shape(role))
         for role, arg in zip(OPERANDS[conv.kind] + conv.result, tensors(call))
     ]
-    role = conv.result
-    size = operands[2:] or [conv.geometry.x_size]
-    plain = conv_call(conv.kind, operands[:2], conv.geometry, conv.plain, conv.dtypes[role], *size)
+    role, geometry = conv.result, conv.known_geometry
+    size = operands[2:] or [geometry.x_size]
+    plain = conv_call(conv.kind, operands[:2], geometry, conv.plain, conv.dtypes[role], *size)
     return blocks.split(plain, conv.layouts[role], conv.shape(role))
 
 

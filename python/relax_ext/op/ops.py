@@ -156,7 +156,7 @@ def conv_call(
     fitted = replace(fitted, pad_after=tuple(map(simplify, fitted.pad_after)))
     constant = all(isinstance(value, int) for value in fitted.pad_after)
     stated = fitted if constant else geometry
-    attrs = {
+    attrs: dict[str, Any] = {
         "strides": list(stated.stride),
         "padding": list(stated.padding),
         "dilation": list(stated.dilation),
@@ -167,14 +167,16 @@ def conv_call(
         "out_dtype": out_dtype,
     }
     if kind == "conv_weight_grad":
-        return conv_weight_grad(*operands, stated.kernel, **attrs)
+        x, y = operands
+        return conv_weight_grad(x, y, stated.kernel, **attrs)
     if kind == "conv":
         return getattr(R.op.nn, f"conv{stated.rank}d")(*operands, **attrs)
     attrs["data_layout"], attrs["out_layout"] = layouts.y, layouts.x
     attrs["kernel_layout"] = swap_kernel_letters(layouts.w)
     if constant:
         return getattr(R.op.nn, f"conv{stated.rank}d_transpose")(*operands, **attrs)
-    return conv_transpose(*operands, size, **attrs)
+    data, weight = operands
+    return conv_transpose(data, weight, size, **attrs)
 
 
 def _window(

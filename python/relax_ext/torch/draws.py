@@ -49,7 +49,8 @@ def _draws_in_memory_order() -> bool:
 
 
 IN_MEMORY_ORDER = _draws_in_memory_order()
-"""Whether a channels-last mask may be drawn first; otherwise such a dropout is kept."""
+"""True if channels-last masks are drawn in memory order, so that a mask may be drawn first;
+otherwise such a dropout is kept."""
 
 
 _ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default

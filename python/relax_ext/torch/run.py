@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 import tvm
+from torch.utils import dlpack
 
 from topi_ext.compat import relax
 
@@ -149,7 +150,7 @@ class Runner:
         taken = {operand.data_ptr() for operand in operands if operand.numel()}
         results = []
         for one, result in zip(found, self.results):
-            tensor = one if isinstance(one, torch.Tensor) else torch.from_dlpack(one)
+            tensor = one if isinstance(one, torch.Tensor) else dlpack.from_dlpack(one)
             if tensor.numel():
                 if tensor.data_ptr() in taken:
                     tensor = tensor.clone()

@@ -8,7 +8,7 @@ to other values than in PyTorch is refused here, before anything is compiled.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -170,7 +170,7 @@ class _Pure(nn.Module):
         numbers = {id(tensor): number for number, tensor in enumerate(state.values())}
         # In tuples: no submodules, whose parameters would be exported.
         self._called = (module,)
-        self._places = tuple(
+        self._places: tuple[tuple[MutableMapping[str, Any], str, int], ...] = tuple(
             (tensors, key, numbers[id(tensor)])
             for child in module.modules()
             for tensors in (child._parameters, child._buffers)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import dlpack
 from tvm import runtime
 
 from topi_ext.spec.geometry import fail
@@ -28,7 +29,7 @@ def to_tvm(tensor: torch.Tensor) -> Any:
 
 def to_torch(tensor: Any) -> torch.Tensor:
     """Return a tensor of TVM as PyTorch's: the same memory."""
-    return torch.from_dlpack(tensor)
+    return dlpack.from_dlpack(tensor)
 
 
 def owned(tensor: torch.Tensor) -> Any:

@@ -304,7 +304,7 @@ def _llvm(target: Any) -> Any:
     return target
 
 
-def _tensors(batch: Sequence[Any]) -> list[torch.Tensor]:
+def _tensors(batch: object) -> list[torch.Tensor]:
     """Return a batch as a list, of dense tensors on the CPU."""
     if isinstance(batch, torch.Tensor) or not isinstance(batch, (list, tuple)):
         rule = "it must be a tuple of tensors, the arguments of forward"

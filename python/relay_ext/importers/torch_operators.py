@@ -311,7 +311,7 @@ def _corrected(name: str, stock: Convert) -> Convert:
 
 
 _BOUNDS = {"aten::clamp": (1, 2), "aten::clamp_min": (1, None), "aten::clamp_max": (None, 1)}
-"""Where the lower and the upper bound are among the inputs."""
+"""Positions of the lower and the upper bound among the inputs."""
 
 
 def _clamp(converter: Any, stock: Convert, at: tuple[int | None, int | None]) -> Convert:

@@ -52,6 +52,13 @@ class Call:
         """The permutations that are left when the blocks are taken off."""
         return Layouts(**{role: layout.order for role, layout in self.layouts.items()})
 
+    @property
+    def known_geometry(self) -> Geometry:
+        """Geometry; raises ValueError where a shape is not known."""
+        if self.geometry is None:
+            raise ValueError(f"{self.op}: the shapes of its operands must be known")
+        return self.geometry
+
     def shape(self, role: str) -> tuple[Any, ...]:
         """Return the shape of the tensor `role` in the canonical order."""
         if self.geometry is None:

@@ -54,7 +54,7 @@ class _Put:
     before: Any
     after: Any
     is_new: bool
-    """Whether the mapping had no such entry before."""
+    """True if the mapping had no such entry before."""
 
     def is_in_place(self) -> bool:
         return _namespace(self.owner).get(self.name) is self.after

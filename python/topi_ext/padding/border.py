@@ -12,7 +12,7 @@ Pairs = tuple[tuple[int, int], ...]
 """Per axis, a number of rows before and one behind."""
 
 RULES = ("explicit", "valid", "same_upper", "same_lower")
-"""How a :class:`Border` is split between both ends of an axis."""
+"""Rules that split a :class:`Border` between both ends of an axis."""
 
 
 def reach(kernel: Sequence[int], dilation: Sequence[int]) -> tuple[int, ...]:

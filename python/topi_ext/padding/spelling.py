@@ -21,7 +21,7 @@ class Spelling:
     border: tuple[tuple[str, ...], tuple[str, ...]]
     """Arguments that state padding, in a convolution and in its transpose."""
     states_kernel: bool = False
-    """Whether a call names the size of its kernel, which weights say otherwise."""
+    """True if a call names the size of its kernel; otherwise the weights do."""
 
 
 SPELLINGS: Mapping[str, Spelling] = {

@@ -37,7 +37,8 @@ Combination = tuple[tuple[int, float], ...]
 """Numbers with their factors."""
 
 Sizes = tuple[int, ...]
-"""How many taps a formula takes, and if nested, the outer one first: how many blocks of taps."""
+"""Number of taps of a formula; if nested, the number of blocks of taps of the outer formula comes
+first."""
 
 
 @dataclass(frozen=True)
