@@ -11,12 +11,12 @@ from torch._guards import TracingContext
 
 from topi_ext.notices import one_line
 
-from . import report
+from . import attention, report
 from .aten import AtenImporter, Unsupported
 from .draws import is_place, is_random, state_repeated
 from .options import Options
 from .part import Context, ImportedPart, compile_part, import_part
-from .partition import ATTENTION, Cut, Piece, is_size, packet_of
+from .partition import Cut, Piece, is_size, packet_of
 from .strides import is_permuted
 
 
@@ -82,7 +82,7 @@ class GraphCompiler:
             if is_random(node):
                 self._record.random[str(node.target)] = "draws random numbers"
                 continue
-            if packet_of(node) in ATTENTION:
+            if packet_of(node) in attention.OPERATORS:
                 self._record.attention[str(node.target)] = "training stores no scores in it"
                 continue
             why = self._refused.get(node, "belongs to what cannot be compiled")
