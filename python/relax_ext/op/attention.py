@@ -7,7 +7,7 @@ tensor     axes
 =========  ================================================================
 q, y       batch, queries, heads, head size
 k, v       batch, keys, heads, head size
-sums       batch, heads, queries: ``log sum exp`` of the scores
+sums       batch, queries, heads: ``log sum exp`` of the scores
 mask       broadcast to batch, heads, queries, keys; it is added to scores
 =========  ================================================================
 
@@ -97,7 +97,7 @@ def infer(call: Any, _: Any) -> Any:
         return tuple_type([_typed(each, known_shape(each.shape), each.dtype) for each in (q, k, v)])
     (a, m, h, _), (*_, e) = known_shape(q.shape), known_shape(v.shape)
     sums = accumulator("attention_sums", dtype_name(q.dtype), dtype_name(k.dtype), "float32")
-    return tuple_type([_typed(q, (a, m, h, e), q.dtype), _typed(q, (a, h, m), sums)])
+    return tuple_type([_typed(q, (a, m, h, e), q.dtype), _typed(q, (a, m, h), sums)])
 
 
 def _typed(like: Any, shape: Sequence[Any], dtype: Any) -> Any:
@@ -135,7 +135,7 @@ def _problem(call: Any, masks: tuple[Mask, ...]) -> Attention:
     causal = TOP_LEFT if call_attr(call, "causal") else ""
     stated = (
         sizes, "amhd", "anhd", "anhe", "amhe", dtypes, float(call_attr(call, "scale")), masks,
-        causal, True, (), "ahm",
+        causal, True, (), "amh",
     )  # fmt: skip
     if call.op.name == SUMS:
         return Attention(*stated)

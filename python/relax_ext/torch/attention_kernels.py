@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from topi_ext.compat import relax
+from topi_ext.compat import relax, type_of
 
 from ..op.attention import attention_grad, attention_sums
 from .attention import BACKWARD, FORWARD
@@ -31,14 +31,14 @@ def _forward(call: Call) -> Any:
     mask, attributes = _read(call)
     operands = [_turned(call, call[name]) for name in ("query", "key", "value")]
     both = call.emit(attention_sums(*operands, mask, **attributes))
-    return [_turned(call, R.TupleGetItem(both, 0)), call.emit(R.TupleGetItem(both, 1))]
+    return [_turned(call, R.TupleGetItem(both, number)) for number in range(2)]
 
 
 def _backward(call: Call) -> Any:
     mask, attributes = _read(call)
     operands = [_turned(call, call[name]) for name in ("query", "key", "value")]
-    y, dy = (_turned(call, call[name]) for name in ("out", "grad_out"))
-    gradients = call.emit(attention_grad(operands, y, dy, call["logsumexp"], mask, **attributes))
+    others = [_turned(call, call[name]) for name in ("out", "grad_out", "logsumexp")]
+    gradients = call.emit(attention_grad(operands, *others, mask, **attributes))
     return [_turned(call, R.TupleGetItem(gradients, number)) for number in range(3)]
 
 
@@ -63,4 +63,5 @@ def _read(call: Call) -> tuple[Any, dict[str, Any]]:
 
 def _turned(call: Call, x: Any) -> Any:
     """Return a tensor with both axes in the middle exchanged."""
-    return call.permuted(x, (0, 2, 1, 3))
+    x = x if isinstance(x, R.Var) else call.emit(x)
+    return call.permuted(x, (0, 2, 1, 3)[: type_of(x).ndim])

@@ -148,7 +148,6 @@ class Call:
         """Return a tensor with its axes in another order; a transpose of a transpose is one, or
         none.
         """
-        x = x if isinstance(x, R.Var) else self.emit(x)
         before = self.importer.block_builder.lookup_binding(x)
         rank = type_of(x).ndim
         order = [axis % rank for axis in axes]

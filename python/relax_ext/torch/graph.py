@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import operator
 from types import BuiltinFunctionType
 from typing import Any
 
@@ -16,7 +17,7 @@ from .aten import AtenImporter, Unsupported
 from .draws import is_place, is_random, state_repeated
 from .options import Options
 from .part import Context, ImportedPart, compile_part, import_part
-from .partition import Cut, Piece, is_size, packet_of
+from .partition import Cut, Piece, is_size, is_view, packet_of
 from .strides import is_permuted
 
 
@@ -132,7 +133,14 @@ class GraphCompiler:
             nodes = [node for node in kept if node not in seen and node.op == "call_function"]
         else:
             return set()
-        return {node for node in nodes if is_permuted(node)}
+        return {node for node in nodes if is_permuted(node) and not _has_own_order(node)}
+
+
+def _has_own_order(node: fx.Node) -> bool:
+    """Return whether a value has the strides that PyTorch states without a copy: a view, or a
+    result of attention."""
+    is_result = node.target is operator.getitem
+    return is_view(node) or (is_result and packet_of(node.args[0]) in attention.OPERATORS)
 
 
 def refused_nodes(node: Any, piece: Piece) -> list[fx.Node]:

@@ -92,11 +92,18 @@ class _Rows(NamedTuple):
 
 
 def _rows(
-    kernel: AttentionOperands, name: str, letters: tuple[str, str], start: Expr, count: Expr
+    kernel: AttentionOperands,
+    name: str,
+    letters: tuple[str, str],
+    start: Expr,
+    counts: tuple[Expr, Expr],
 ) -> _Rows:
     """Return rows of an operand, copied if the plan says so; behind its last element, a copied row
     is zero.
+
+    `counts` are the number of rows and its maximum, which is no variable of the kernel's body.
     """
+    count, most = counts
     operand, plan, dtype = kernel.named[name], kernel.plan, kernel.problem.acc_dtype
     steps = operand.strides[letters[0]], operand.strides[letters[1]]
     start = emit.opaque_base(start)
@@ -104,10 +111,10 @@ def _rows(
         return _Rows(operand, start, *steps)
     elements, lanes = kernel.size[letters[1]], plan.lanes_of(letters[1])
     pitch = -(-elements // lanes) * lanes
-    copied = emit.scratch(count * pitch, dtype)
+    copied = emit.scratch(most * pitch, dtype)
     if pitch != elements:
         emit.fill(copied, 0, count * pitch, emit.constant(0, dtype))
-    copy_matrix(Pitched(copied, 0, pitch), operand, start, steps, (count, elements), lanes, count)
+    copy_matrix(Pitched(copied, 0, pitch), operand, start, steps, (count, elements), lanes, most)
     return _Rows(copied, 0, pitch)
 
 
@@ -144,7 +151,7 @@ class _Keys:
         sums = emit.scratch(keys * pitch, self.dtype)
         emit.fill(sums, 0, keys * pitch, emit.constant(0, self.dtype))
         start = self.kernel.named[name].at("".join(self.where), *self.where.values())
-        rows = _rows(self.kernel, name, (KEY, letter), start, keys)
+        rows = _rows(self.kernel, name, (KEY, letter), start, (self.kernel.size[KEY], keys))
         return _Side(letter, rows, _Rows(sums, 0, pitch))
 
     def write(self) -> None:
@@ -210,8 +217,9 @@ class _Block:
         self._turn(self.q, "q", INNER, self.problem.scale)
         self._turn(self.dy, "dy", COLUMN)
         self._begin()
-        q = _rows(kernel, "q", (QUERY, INNER), self._start("q"), block.count)
-        dy = _rows(kernel, "dy", (QUERY, COLUMN), self._start("dy"), block.count)
+        counts = block.count, block.width
+        q = _rows(kernel, "q", (QUERY, INNER), self._start("q"), counts)
+        dy = _rows(kernel, "dy", (QUERY, COLUMN), self._start("dy"), counts)
         k, v = self.keys.k, self.keys.v
         keys = kernel.keys_before(block.first + block.count)
         for number in emit.loop(emit.ceil_div(keys, plan.keys)):
