@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The allow-list of imported operators, each of which tests compare with PyTorch by value.
 
-===================  =====================================================================
-:mod:`.arithmetic`   operators of two elements, comparisons
-:mod:`.functions`    functions of one element, activations, limits
-:mod:`.shapes`       views, concatenation, tensors of one value
-:mod:`.slices`       slices, selections, padding, and their gradients
-:mod:`.reductions`   sums, means, variances, extremes and their places, softmax
-:mod:`.convolutions` convolutions and their gradients
-:mod:`.norms`        batch, group and layer normalization
-:mod:`.pools`        pooling and its gradients
-:mod:`.resizes`      resizes and their gradients
-:mod:`.indexing`     scatters of one element of each row
+=========================  =====================================================================
+:mod:`.arithmetic`         operators of two elements, comparisons
+:mod:`.functions`          functions of one element, activations, limits
+:mod:`.shapes`             views, concatenation, tensors of one value
+:mod:`.slices`             slices, selections, padding, and their gradients
+:mod:`.reductions`         sums, means, variances, extremes and their places, softmax
+:mod:`.convolutions`       convolutions and their gradients
+:mod:`.norms`              batch, group and layer normalization
+:mod:`.pools`              pooling and its gradients
+:mod:`.resizes`            resizes and their gradients
+:mod:`.indexing`           scatters of one element of each row
 :mod:`.attention_kernels`  attention that is trained, and its gradients
-===================  =====================================================================
+=========================  =====================================================================
 
 Other operators stay in PyTorch.  So do random operators; operators that read at indices
 (``embedding``, ``gather``, ``index``), because PyTorch checks the indices; and operators for which

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf, prod
+from typing import Any, ClassVar
 
 from .dtypes import accumulator
 from .geometry import Size, fail
@@ -106,7 +107,7 @@ class Attention(LetteredProblem):
     sums: str = ""
 
     kind = "attention"
-    _ordered = ("q", "k", "v", "y", "sums")
+    _ordered: ClassVar[tuple[str, ...]] = ("q", "k", "v", "y", "sums")
 
     def __post_init__(self) -> None:
         for letters, needed in zip((self.q, self.k, self.v, self.y), OPERAND_ROLES):
@@ -182,7 +183,7 @@ class Attention(LetteredProblem):
     def _pairs(self) -> Iterator[tuple[str, str]]:
         """Yield pairs of letters, neighbours in every operand that has one of them."""
         orders = [getattr(self, name) for name in self._ordered]
-        orders += [step.order for step in (*self.epilogue, *self.masks)]
+        orders += [step.order for step in self.epilogue] + [mask.order for mask in self.masks]
         for first, second in itertools.pairwise(self.y):
             is_row = QUERY in (first, second)
             if (is_row and self.causal) or COLUMN in (first, second):
@@ -198,7 +199,7 @@ class Attention(LetteredProblem):
 
         kept = tuple((a, sizes.get(a, size)) for a, size in self.sizes if a not in gone)
         masks = tuple(replace(mask, order=rest(mask.order)) for mask in self.masks)
-        orders = {name: rest(getattr(self, name)) for name in self._ordered}
+        orders: dict[str, Any] = {name: rest(getattr(self, name)) for name in self._ordered}
         steps = without_letters(self.epilogue, gone)
         return replace(self, sizes=kept, masks=masks, epilogue=steps, **orders)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from .attention import MULTIPLY, Attention
 from .geometry import fail
@@ -40,7 +41,7 @@ class AttentionGrad(Attention):
     dv: str = ""
 
     kind = "attention_grad"
-    _ordered = (*Attention._ordered, "dy", "dq", "dk", "dv")
+    _ordered: ClassVar[tuple[str, ...]] = (*Attention._ordered, "dy", "dq", "dk", "dv")
 
     def __post_init__(self) -> None:
         super().__post_init__()

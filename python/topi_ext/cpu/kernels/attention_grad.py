@@ -17,9 +17,12 @@
             dq, transposed                                              -> result
         dk, dv                                                          -> results
 
-Five matrix products.  Queries have the lanes of three of them, as in :mod:`.attention`; d and e
-have those of the other two.  The algorithm is that of Dao, *FlashAttention-2*, 2023, section 3.1,
-with both loops exchanged: one task computes all gradients of a head, so no two threads add to one.
+Five matrix products.  Queries have the lanes of three of them, as in :mod:`.attention`: M is
+queries; N is keys, keys and d; K is d, e and keys.  d and e have the lanes of the other two: M is
+keys, N is e and d, K is queries.
+
+The algorithm is that of Dao, *FlashAttention-2*, 2023, section 3.1, with both loops exchanged: one
+task computes all gradients of a head, so no two threads add to one.
 """
 
 from __future__ import annotations
@@ -64,18 +67,18 @@ def _emit_queries(keys: _Keys, where: dict[str, Expr]) -> None:
     full = emit.opaque_value(emit.quotient(queries, plan.width))
     for number in emit.loop(full):
         first = emit.let(number * plan.width)
-        _Block(keys, QueryBlock(where, first, plan.width, plan.vectors, plan.lanes)).emit()
+        _emit_block(keys, QueryBlock(where, first, plan.width, plan.vectors, plan.lanes))
     done = full * plan.width
     if isinstance(queries, int):
         for _ in emit.only_if(done < queries):
             rest = queries - done
             vectors = -(-rest // plan.lanes)
-            _Block(keys, QueryBlock(where, done, rest, vectors, plan.lanes)).emit()
+            _emit_block(keys, QueryBlock(where, done, rest, vectors, plan.lanes))
         return
     for number in emit.loop(emit.ceil_div(queries - done, plan.lanes)):
         first = emit.let(done + number * plan.lanes)
         count = emit.clamped_extent(first, queries, plan.lanes)
-        _Block(keys, QueryBlock(where, first, count, 1, plan.lanes)).emit()
+        _emit_block(keys, QueryBlock(where, first, count, 1, plan.lanes))
 
 
 class _Rows(NamedTuple):
@@ -178,10 +181,18 @@ def _write(
         source = emit.opaque_base(rows.at(i))
         if step == 1:
             copy(out, into, rows.array, source, elements, kernel.plan.lanes_of(letters[1]))
-            continue
-        for e in emit.loop(elements):
-            value = emit.cast(rows.array[source + e], rows.array.dtype, out.dtype)
-            emit.store(out, into + e * step, value)
+        else:
+            for e in emit.loop(elements):
+                value = emit.cast(rows.array[source + e], rows.array.dtype, out.dtype)
+                emit.store(out, into + e * step, value)
+
+
+def _emit_block(keys: _Keys, block: QueryBlock) -> None:
+    """Emit a block of queries."""
+    size, tile = keys.kernel.size, keys.plan.key_tile
+    inner, columns, scores = size[INNER], size[COLUMN], -(-keys.plan.keys // tile) * tile
+    rows = inner, columns, 1, 1, scores, scores, inner
+    _Block(keys, block, [emit.scratch(each * block.width, keys.dtype) for each in rows]).emit()
 
 
 class _Block:
@@ -199,17 +210,11 @@ class _Block:
         The gradient of the queries, as `q`.
     """
 
-    def __init__(self, keys: _Keys, block: QueryBlock):
+    def __init__(self, keys: _Keys, block: QueryBlock, arrays: Sequence[Array]):
         self.keys, self.kernel, self.plan, self.block = keys, keys.kernel, keys.plan, block
         self.problem, self.size, self.dtype = keys.kernel.problem, keys.kernel.size, keys.dtype
         self.width, self.vectors, self.lanes = block.width, block.vectors, block.lanes
-        inner, columns = self.size[INNER], self.size[COLUMN]
-        tile = self.plan.key_tile
-        scores = -(-self.plan.keys // tile) * tile
-        sizes = (inner, columns, 1, 1, scores, scores, inner)
-        self.q, self.dy, self.shares, self.logs, self.weights, self.changes, self.dq = (
-            emit.scratch(each * self.width, self.dtype) for each in sizes
-        )
+        self.q, self.dy, self.shares, self.logs, self.weights, self.changes, self.dq = arrays
 
     def emit(self) -> None:
         """Emit the whole block."""

@@ -144,7 +144,8 @@ def _task_cycles(problem: AttentionGrad, plan: AttentionGradPlan, machine: CpuMa
     blocks = full * _block_cycles(problem, plan, plan.vectors, machine)
     blocks += _block_cycles(problem, plan, -(-rest // plan.lanes), machine) if rest else 0.0
     costs = costs_of(machine).attention
-    return costs.task + shared * blocks + 2 * keys * (inner + columns) * costs.copy
+    cycles: float = costs.task + shared * blocks + 2 * keys * (inner + columns) * costs.copy
+    return cycles
 
 
 def _block_cycles(
@@ -170,4 +171,5 @@ def _block_cycles(
     copied = width * (2 * inner + 3 * columns) * costs.turn
     copied += keys * width * costs.turn * sum("m" in mask.order for mask in problem.masks)
     share = 0.5 if problem.causal and keys > plan.keys else 1.0
-    return copied + share * (by_queries + by_keys + elements)
+    cycles: float = copied + share * (by_queries + by_keys + elements)
+    return cycles
