@@ -22,6 +22,7 @@ from topi_ext.compat import has_op, infer_key, op_attr, own_op, replace_op_attr,
 from .gradients import GRADIENTS
 from .importers import HOOKS
 from .legalizations import LEGALIZATIONS
+from .op import attention as attention_ops
 from .op import ops
 from .op.attrs import CONV_TRANSPOSE, CONV_WEIGHT_GRAD, OWN, STOCK
 from .op.gradient import gradient
@@ -29,6 +30,11 @@ from .op.infer import infer
 from .op.legalize import legalize
 from .op.mixed_precision import ALWAYS, with_out_dtype
 
+_ATTENTION = (attention_ops.SUMS, attention_ops.GRAD)
+_ATTENTION_RULES: dict[str, Callable[..., Any]] = {
+    infer_key(): attention_ops.infer,
+    "FLegalize": attention_ops.legalize,
+}
 _RULES: dict[str, Callable[..., Any]] = {
     infer_key(): infer,
     "FLegalize": legalize,
@@ -55,12 +61,14 @@ class _Registry(Registration):
         code_cache.install()
         for op, (key, rule) in product(OWN, _own_rules().items()):
             set_op_attr(op, key, rule)
+        for op, (key, rule) in product(_ATTENTION, _ATTENTION_RULES.items()):
+            set_op_attr(op, key, rule)
 
     def remove(self) -> None:
         super().remove()
         HOOKS.remove()
         code_cache.remove()
-        for op in OWN:
+        for op in (*OWN, *_ATTENTION):
             for key, rule in _refusals(op).items():
                 set_op_attr(op, key, rule)
 

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ from helpers.torch_backend import (
     compiled,
     gradients,
 )
-from relax_ext.torch import attention, report
+from relax_ext.torch import attention, part, report
+from relax_ext.torch import graph as graphs_of
 
 
 def conv(ins: int = 3, outs: int = 8) -> nn.Module:
@@ -122,25 +124,50 @@ def test_unknown_operators_in_between() -> None:
     assert len(found.graphs[0].parts) == 2
 
 
-@pytest.mark.parametrize("is_large", [False, True])
-def test_large_attention_is_pytorchs(is_large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def attend(mask: Any, m: nn.ModuleList, x: torch.Tensor) -> torch.Tensor:
+    """Return an image whose positions attend to each other."""
+    rows = m[0](x).flatten(2).mT.contiguous()
+    q, k, v = rows.unflatten(-1, (3, 2, -1)).permute(2, 0, 3, 1, 4)
+    y = F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None)
+    return m[1](y.permute(0, 1, 3, 2).reshape(len(x), -1, *x.shape[2:]))
+
+
+SOME_HIDDEN = torch.arange(96 * 96).reshape(96, 96) % 7 > 2
+SOME_HIDDEN[5] = False
+
+
+@pytest.mark.parametrize("mask", [None, SOME_HIDDEN], ids=["causal", "mask"])
+def test_attention_stores_no_scores(mask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the graphs there is no tensor of queries and keys."""
+    saved: list[tuple[int, ...]] = []
+    imported = part.import_part
+
+    def record(piece: Any, *args: Any) -> Any:
+        saved.extend(tuple(node.meta["val"].shape) for node in piece.outputs)
+        return imported(piece, *args)
+
+    monkeypatch.setattr(graphs_of, "import_part", record)
+    model = Function(partial(attend, mask), conv(3, 24), conv(8, 3))
+    found = check_training(model, image())
+    assert [len(each.parts) for each in found.graphs] == [1, 1]
+    assert not any(each.in_pytorch for each in found.graphs)
+    assert saved and (2, 2, 96, 96) not in saved
+
+
+def test_large_attention_in_half_precision_is_pytorchs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its gradient stores no scores; inference has our kernel either way."""
-
-    def forward(m: nn.ModuleList, x: torch.Tensor) -> torch.Tensor:
-        rows = m[0](x).flatten(2).mT.contiguous()
-        q, k, v = rows.unflatten(-1, (3, 2, -1)).permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return m[1](y.permute(0, 1, 3, 2).reshape(len(x), -1, *x.shape[2:]))
-
-    monkeypatch.setattr(attention, "_LARGE", 2 * 2 * 96 * 96 if is_large else 1 << 20)
-    model, x = Function(forward, conv(3, 24), conv(8, 3)), image()
-    found = check_training(model, x)
-    assert not any(graph.unknown for graph in found.graphs)
-    assert [bool(graph.attention) for graph in found.graphs] == [is_large] * 2
+    monkeypatch.setattr(attention, "_LARGE", 2 * 2 * 96 * 96)
+    model = Function(partial(attend, None), conv(3, 24), conv(8, 3)).bfloat16()
+    x = image().detach().bfloat16()
+    report(clear=True)
+    compiled(model)(x).sum().backward()
+    graphs = report(clear=True).graphs
+    assert not any(each.unknown for each in graphs)
+    assert [bool(each.attention) for each in graphs] == [True] * 2
     with torch.no_grad():
         compiled(model)(x)
-    *_, graph = report().graphs
-    assert graph.kind == "inference" and len(graph.parts) == 1 and not graph.in_pytorch
+    *_, last = report().graphs
+    assert last.kind == "inference" and len(last.parts) == 1 and not last.in_pytorch
 
 
 def test_a_loss_with_an_index() -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -95,3 +96,15 @@ def test_no_thread_is_made_beside_those_of_pytorch() -> None:
         [sys.executable, "-c", ONE_TEAM], capture_output=True, text=True, check=True
     )
     assert int(done.stdout) <= 1
+
+
+def test_a_system_without_files_in_memory_has_tvms_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise OSError("Function not implemented")
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    fresh = openmp._set_team.__wrapped__
+    with pytest.warns(UserWarning, match=r"TVM's threads .*: Function not implemented"):
+        assert fresh() is None

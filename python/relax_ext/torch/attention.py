@@ -20,22 +20,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
+FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+OPERATORS = frozenset((FORWARD, BACKWARD))
+"""The operators, which draw no random numbers on CPUs, although one of them has that tag."""
+
 _LARGE = 1 << 20
-"""Number of scores from which on training uses PyTorch's operator: the cache of a core cannot hold
-them, and a decomposition would store them."""
+"""Number of scores from which on training in half precision uses PyTorch's operator: the cache of a
+core cannot hold them, and a decomposition would store them."""
 
 
-def whole_where_large(decomposition: Callable[..., Any], first: int) -> Callable[..., Any]:
-    """Return a decomposition that leaves large attention to PyTorch, whose gradient recomputes
-    scores.
+def whole(decomposition: Callable[..., Any], first: int) -> Callable[..., Any]:
+    """Return a decomposition for graphs that are trained, which keeps attention whole: then its
+    gradient computes scores again, and neither graph stores them.
 
-    Attention of symbolic sizes stays there too.  Argument number `first` is the query, the next one
-    the key.
+    In half precision only large attention, and that of symbolic sizes, stays whole, in PyTorch.
+    Argument number `first` is the query, the next one the key.
     """
 
     @wraps(decomposition)
     def chosen(*args: Any, **kwargs: Any) -> Any:
         query, key = args[first : first + 2]
+        if query.dtype not in (torch.float16, torch.bfloat16):
+            return NotImplemented
         scores = math.prod(query.shape[:-1]) * key.shape[-2]
         is_large = not isinstance(scores, int) or scores >= _LARGE
         return NotImplemented if is_large else decomposition(*args, **kwargs)

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import fx
 
-from topi_ext.compat import dtype_name, known_shape, relax, type_of
+from topi_ext.compat import call_attr, dtype_name, known_shape, relax, type_of
 
 from ..gradients import GRADIENTS
 from ..importers.torch_arguments import arguments, torch_dtype_name
@@ -143,6 +143,19 @@ class Call:
         if 0 in [size for size in sizes if isinstance(size, int)]:
             return self.emit(R.op.zeros(R.ShapeExpr(sizes), dtype_of(x)))
         return self.emit(R.op.reshape(x, R.ShapeExpr(sizes)))
+
+    def permuted(self, x: Any, axes: Sequence[int]) -> Any:
+        """Return a tensor with its axes in another order; a transpose of a transpose is one, or
+        none.
+        """
+        before = self.importer.block_builder.lookup_binding(x)
+        rank = type_of(x).ndim
+        order = [axis % rank for axis in axes]
+        if getattr(getattr(before, "op", None), "name", "") == "relax.permute_dims":
+            first = call_attr(before, "axes")
+            first = list(range(rank))[::-1] if first is None else [int(axis) for axis in first]
+            x, order = before.args[0], [first[axis] for axis in order]
+        return x if order == list(range(rank)) else self.emit(R.op.permute_dims(x, order))
 
     def gradient(self, forward: Any, dy: Any, reads_result: bool = False) -> Any:
         """Differentiate a Relax call in its first argument by the package's rules.

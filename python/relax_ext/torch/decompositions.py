@@ -43,13 +43,12 @@ def decompositions(*, trains: bool = False) -> dict[Any, Callable[..., Any]]:
     for name in _IN_FLOAT32:
         operator = _operator(name)
         table[operator] = _in_float32(table[operator])
-    fused = "_scaled_dot_product_flash_attention_for_cpu"
     forward, backward = attention.forward, attention.backward
     if trains:
-        forward = attention.whole_where_large(forward, first=0)
-        backward = attention.whole_where_large(backward, first=1)
-    table[_operator(f"{fused}.default")] = forward
-    table[_operator(f"{fused}_backward.default")] = backward
+        forward = attention.whole(forward, first=0)
+        backward = attention.whole(backward, first=1)
+    table[attention.FORWARD.default] = forward
+    table[attention.BACKWARD.default] = backward
     table.pop(None, None)
     return table
 

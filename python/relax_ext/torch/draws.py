@@ -16,6 +16,7 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
+from . import attention
 from .sizes import expr_of
 from .strides import inverse, order_of
 
@@ -53,14 +54,11 @@ IN_MEMORY_ORDER = _draws_in_memory_order()
 otherwise such a dropout is kept."""
 
 
-_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
-
-
 def is_random(node: fx.Node) -> bool:
     """Return whether a node draws random numbers."""
     if node.target in (_AGAIN, _SAVED):
         return True
-    if node.target is _ATTENTION:  # only with a dropout, which it does not get on CPUs
+    if getattr(node.target, "overloadpacket", None) in attention.OPERATORS:
         return False
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import operator
 from types import BuiltinFunctionType
 from typing import Any
 
@@ -11,12 +12,12 @@ from torch._guards import TracingContext
 
 from topi_ext.notices import one_line
 
-from . import report
+from . import attention, report
 from .aten import AtenImporter, Unsupported
 from .draws import is_place, is_random, state_repeated
 from .options import Options
 from .part import Context, ImportedPart, compile_part, import_part
-from .partition import ATTENTION, Cut, Piece, is_size, packet_of
+from .partition import Cut, Piece, is_size, is_view, packet_of
 from .strides import is_permuted
 
 
@@ -82,7 +83,7 @@ class GraphCompiler:
             if is_random(node):
                 self._record.random[str(node.target)] = "draws random numbers"
                 continue
-            if packet_of(node) in ATTENTION:
+            if packet_of(node) in attention.OPERATORS:
                 self._record.attention[str(node.target)] = "training stores no scores in it"
                 continue
             why = self._refused.get(node, "belongs to what cannot be compiled")
@@ -132,7 +133,14 @@ class GraphCompiler:
             nodes = [node for node in kept if node not in seen and node.op == "call_function"]
         else:
             return set()
-        return {node for node in nodes if is_permuted(node)}
+        return {node for node in nodes if is_permuted(node) and not _has_own_order(node)}
+
+
+def _has_own_order(node: fx.Node) -> bool:
+    """Return whether a value has the strides that PyTorch states without a copy: a view, or a
+    result of attention."""
+    is_result = node.target is operator.getitem
+    return is_view(node) or (is_result and packet_of(node.args[0]) in attention.OPERATORS)
 
 
 def refused_nodes(node: Any, piece: Piece) -> list[fx.Node]:

@@ -22,6 +22,9 @@ import tvm
 import tvm_ffi
 
 from topi_ext.compat import empty_llvm, module_of_llvm
+from topi_ext.notices import one_line, warn_once
+
+from .setup import BACKEND
 
 _PARALLEL = "GOMP_parallel"
 _FFI = (
@@ -40,7 +43,8 @@ def install() -> None:
     """Install the launch in TVM, once in a process.
 
     Nothing changes if PyTorch has no OpenMP runtime with ``GOMP_parallel`` (GNU's, LLVM's and
-    Intel's on Linux have it): compiled graphs then run on TVM's threads.
+    Intel's on Linux have it), or, with a warning, if the system has no files in memory: compiled
+    graphs then run on TVM's threads.
     """
     with _installing:
         _set_team()
@@ -76,7 +80,11 @@ def _set_team() -> Callable[[int], None] | None:
         for name, function in functions
     )
     body = Path(__file__).with_suffix(".ll").read_text()
-    module = module_of_llvm("\n".join([empty_llvm(), *constants, body]))
+    try:
+        module = module_of_llvm("\n".join([empty_llvm(), *constants, body]))
+    except (AttributeError, OSError) as error:  # the system has no files in memory
+        warn_once(f"{BACKEND}: graphs run on TVM's threads beside PyTorch's: {one_line(error)}")
+        return None
     module["install"]()
     return module["team"]
 

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The allow-list of imported operators, each of which tests compare with PyTorch by value.
 
-===================  =====================================================================
-:mod:`.arithmetic`   operators of two elements, comparisons
-:mod:`.functions`    functions of one element, activations, limits
-:mod:`.shapes`       views, concatenation, tensors of one value
-:mod:`.slices`       slices, selections, padding, and their gradients
-:mod:`.reductions`   sums, means, variances, extremes and their places, softmax
-:mod:`.convolutions` convolutions and their gradients
-:mod:`.norms`        batch, group and layer normalization
-:mod:`.pools`        pooling and its gradients
-:mod:`.resizes`      resizes and their gradients
-:mod:`.indexing`     scatters of one element of each row
-===================  =====================================================================
+=========================  =====================================================================
+:mod:`.arithmetic`         operators of two elements, comparisons
+:mod:`.functions`          functions of one element, activations, limits
+:mod:`.shapes`             views, concatenation, tensors of one value
+:mod:`.slices`             slices, selections, padding, and their gradients
+:mod:`.reductions`         sums, means, variances, extremes and their places, softmax
+:mod:`.convolutions`       convolutions and their gradients
+:mod:`.norms`              batch, group and layer normalization
+:mod:`.pools`              pooling and its gradients
+:mod:`.resizes`            resizes and their gradients
+:mod:`.indexing`           scatters of one element of each row
+:mod:`.attention_kernels`  attention that is trained, and its gradients
+=========================  =====================================================================
 
 Other operators stay in PyTorch.  So do random operators; operators that read at indices
 (``embedding``, ``gather``, ``index``), because PyTorch checks the indices; and operators for which
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 from . import (
     arithmetic,
+    attention_kernels,
     convolutions,
     functions,
     indexing,
@@ -46,15 +48,11 @@ _MODULES = (
     pools,
     resizes,
     indexing,
+    attention_kernels,
 )
 
-_PRODUCTS = ("mm.default", "bmm.default", "addmm.default")
-
 CONVERTERS: dict[str, Converter] = {
-    **dict.fromkeys(_PRODUCTS, Call.stock),
+    **dict.fromkeys(("mm.default", "bmm.default", "addmm.default"), Call.stock),
     **{name: convert for module in _MODULES for name, convert in module.converters().items()},
 }
 """The converter of each operator by name and overload."""
-
-HEAVY = frozenset((*_PRODUCTS, "convolution.default", "convolution_backward.default"))
-"""Operators that make a graph worth compiling."""

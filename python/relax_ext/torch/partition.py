@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from . import attention
 from .draws import is_random
 from .strides import in_order, order_of
 
@@ -27,14 +28,9 @@ aten = torch.ops.aten
 PRODUCTS = {
     *(aten.convolution, aten.convolution_backward),
     *(aten.mm, aten.addmm, aten.bmm, aten.baddbmm),
+    *attention.OPERATORS,
 }
 """Operators for which a part is compiled."""
-
-ATTENTION = {
-    aten._scaled_dot_product_flash_attention_for_cpu,
-    aten._scaled_dot_product_flash_attention_for_cpu_backward,
-}
-"""Operators that stay in PyTorch if they are not decomposed."""
 
 VIEWS = {
     *(aten.alias, aten.detach, aten.expand, aten.permute, aten.select, aten.slice, aten.squeeze),

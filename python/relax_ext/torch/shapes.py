@@ -37,7 +37,7 @@ def converters() -> dict[str, Converter]:
         "as_strided.default": _as_strided,
         "as_strided_scatter.default": _as_strided_scatter,
         "expand.default": lambda call: broadcast(call, call["self"], call.shape()),
-        "permute.default": lambda call: call.emit(R.op.permute_dims(call["self"], call["dims"])),
+        "permute.default": lambda call: call.permuted(call["self"], call["dims"]),
         "repeat.default": _repeated,
         "flip.default": _flipped,
         "roll.default": _rolled,

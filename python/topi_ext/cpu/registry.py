@@ -12,6 +12,7 @@ from ..spec.rowwise import OPS as ROW_OPS
 from .machine import CpuMachine
 from .plan.attention import AttentionPlan, attention_candidates
 from .plan.attention_few import AttentionFewPlan, attention_few_candidates
+from .plan.attention_grad import AttentionGradPlan, attention_grad_candidates
 from .plan.direct import DirectPlan, direct_candidates, direct_of_any_size, plan_direct
 from .plan.direct_amx import DirectAmxPlan, direct_amx_candidates
 from .plan.direct_amx_int8 import DirectAmxInt8Plan, direct_amx_int8_candidates
@@ -129,6 +130,10 @@ KERNELS: Registry[CpuMachine] = Registry(
     Kernel(
         "attention_few", AttentionFewPlan, ("attention",), attention_few_candidates,
         dynamic=DynamicShapes(kinds=("attention",)),
+    ),
+    Kernel(
+        "attention_grad", AttentionGradPlan, ("attention_grad",), attention_grad_candidates,
+        dynamic=DynamicShapes(kinds=("attention_grad",)),
     ),
     Kernel("transpose", TransposePlan, ("transpose",), transpose_candidates),
     Kernel("resize", ResizePlan, ("resize",), resize_candidates),

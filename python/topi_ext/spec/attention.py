@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf, prod
+from typing import Any, ClassVar
 
 from .dtypes import accumulator
 from .geometry import Size, fail
@@ -87,6 +88,9 @@ class Attention(LetteredProblem):
         Whether a query without a score above minus infinity gives zeros; otherwise it gives NaN.
     epilogue : tuple of PostOp
         Post-ops of the result; operands have the letters that they vary along, and no others.
+    sums : str
+        Letters of the second result, in memory order: the logarithm of the sum of the exponentials
+        of each query's scores, in the dtype of the arithmetic.  Empty if it is not computed.
     """
 
     sizes: tuple[tuple[str, Size], ...]
@@ -100,8 +104,10 @@ class Attention(LetteredProblem):
     causal: str = ""
     zeros_empty: bool = False
     epilogue: Epilogue = ()
+    sums: str = ""
 
     kind = "attention"
+    _ordered: ClassVar[tuple[str, ...]] = ("q", "k", "v", "y", "sums")
 
     def __post_init__(self) -> None:
         for letters, needed in zip((self.q, self.k, self.v, self.y), OPERAND_ROLES):
@@ -140,7 +146,7 @@ class Attention(LetteredProblem):
         return "".join(a for a in self.y if a not in ROLES)
 
     def arguments(self) -> Iterator[Argument]:
-        """Query, key, value, masks, operands of the epilogue, and the result."""
+        """Query, key, value, masks, operands of the epilogue, and the results."""
         for name, letters, dtype in zip("qkv", (self.q, self.k, self.v), self.dtypes):
             yield Argument(name, letters, self.shape(letters), dtype)
         for number, mask in enumerate(self.masks):
@@ -149,6 +155,8 @@ class Attention(LetteredProblem):
         for number, step in enumerate(step for step in self.epilogue if step.order):
             yield Argument(f"operand{number}", step.order, self.shape(step.order), self.dtypes[3])
         yield Argument("out", self.y, self.shape(self.y), self.dtypes[3])
+        if self.sums:
+            yield Argument("sums", self.sums, self.shape(self.sums), self.acc_dtype)
 
     def extent(self, letters: str) -> Size:
         """Return the number of combinations of these letters."""
@@ -174,8 +182,8 @@ class Attention(LetteredProblem):
 
     def _pairs(self) -> Iterator[tuple[str, str]]:
         """Yield pairs of letters, neighbours in every operand that has one of them."""
-        orders = [self.q, self.k, self.v, self.y, *(step.order for step in self.epilogue)]
-        orders += [mask.order for mask in self.masks]
+        orders = [getattr(self, name) for name in self._ordered]
+        orders += [step.order for step in self.epilogue] + [mask.order for mask in self.masks]
         for first, second in itertools.pairwise(self.y):
             is_row = QUERY in (first, second)
             if (is_row and self.causal) or COLUMN in (first, second):
@@ -191,9 +199,9 @@ class Attention(LetteredProblem):
 
         kept = tuple((a, sizes.get(a, size)) for a, size in self.sizes if a not in gone)
         masks = tuple(replace(mask, order=rest(mask.order)) for mask in self.masks)
-        q, k, v, y = map(rest, (self.q, self.k, self.v, self.y))
+        orders: dict[str, Any] = {name: rest(getattr(self, name)) for name in self._ordered}
         steps = without_letters(self.epilogue, gone)
-        return replace(self, sizes=kept, q=q, k=k, v=v, y=y, masks=masks, epilogue=steps)
+        return replace(self, sizes=kept, masks=masks, epilogue=steps, **orders)
 
     def separate(self) -> tuple[MatMul, RowWise, MatMul]:
         """Return both products and the softmax between them, with scores in memory."""

@@ -11,7 +11,7 @@ and each kind adds up the products over the indices that its result does not hav
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .attention import ADD, BOTTOM_RIGHT, KEEP, KEY, MULTIPLY, QUERY, Attention
+from .attention_grad import AttentionGrad
 from .geometry import Geometry
 from .layout import SPATIAL, Layouts
 from .post_ops import NO_ZERO_POINTS, ZeroPoints
@@ -122,8 +123,40 @@ def groups(geometry: Geometry) -> Iterator[tuple[slice, slice]]:
 def attention(problem: Attention, q: Array, k: Array, v: Array, *masks: Array) -> Array:
     """Return ``softmax(scale * q k^T + masks) v`` in float64, of operands as the problem stores
     them."""
+    scores, weights, _ = _weights(problem, q, k, masks)
+    result: Array = np.einsum(f"{scores},{problem.v}->{problem.y}", weights, np.float64(v))
+    return result
+
+
+def attention_sums(problem: Attention, q: Array, k: Array, *masks: Array) -> Array:
+    """Return the logarithms of the sums of the exponentials of all scores of a query."""
+    scores, _, sums = _weights(problem, q, k, masks)
+    result: Array = np.einsum(f"{scores[:-1]}->{problem.sums}", sums)
+    return result
+
+
+def attention_grad(
+    problem: AttentionGrad, q: Array, k: Array, v: Array, *masks: Array, dy: Array
+) -> tuple[Array, Array, Array]:
+    """Return the gradients of attention in query, key and value, in float64."""
+    scores, weights, _ = _weights(problem, q, k, masks)
+    q, k, v, dy = (np.asarray(operand, np.float64) for operand in (q, k, v, dy))
+    batch = np.ones(problem.shape(problem.outer))
+    changes = np.einsum(f"{problem.outer},{problem.dy},{problem.v}->{scores}", batch, dy, v)
+    changes = weights * (changes - (weights * changes).sum(-1, keepdims=True)) * problem.scale
+    return (
+        np.einsum(f"{scores},{problem.k}->{problem.dq}", changes, k),
+        np.einsum(f"{scores},{problem.q}->{problem.dk}", changes, q),
+        np.einsum(f"{scores},{problem.dy}->{problem.dv}", weights, dy),
+    )
+
+
+def _weights(
+    problem: Attention, q: Array, k: Array, masks: Sequence[Array]
+) -> tuple[str, Array, Array]:
+    """Return the letters of all scores, the weights, and the logarithms of their sums."""
     scores = problem.outer + QUERY + KEY
-    q, k, v = (np.asarray(operand, np.float64) for operand in (q, k, v))
+    q, k = (np.asarray(operand, np.float64) for operand in (q, k))
     shape = problem.shape(scores)
     batch = np.ones(problem.shape(problem.outer))
     terms = f"{problem.outer},{problem.q},{problem.k}->{scores}"
@@ -143,8 +176,9 @@ def attention(problem: Attention, q: Array, k: Array, v: Array, *masks: Array) -
     with np.errstate(invalid="ignore"):
         largest = weights.max(-1, keepdims=True, initial=-np.inf)
         weights = np.exp(weights - largest)
-        weights = weights / weights.sum(-1, keepdims=True)
+        total = weights.sum(-1, keepdims=True)
+        sums = np.where(largest == -np.inf, -np.inf, largest + np.log(total))
+        weights = weights / total
     if problem.zeros_empty:
         weights = np.where(largest == -np.inf, 0.0, weights)
-    result: Array = np.einsum(f"{scores},{problem.v}->{problem.y}", weights, v)
-    return result
+    return scores, weights, sums[..., 0]

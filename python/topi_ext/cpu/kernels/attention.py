@@ -39,14 +39,21 @@ from ...emit.post_ops import exp_below_zero
 from ...spec.attention import BOTTOM_RIGHT, COLUMN, INNER, KEY, QUERY, Attention
 from .. import emit
 from ..emit import Array, Expr, Operand
-from ..parts.attention import LOWEST, AttentionOperands, inverse, masked, write_row
+from ..parts.attention import (
+    LOWEST,
+    AttentionOperands,
+    QueryBlock,
+    inverse,
+    masks_of,
+    write_row,
+)
 from ..parts.outer_product import Matrix, RegisterTile, add_products
 from ..parts.transpose import Pitched, copy_matrix
 from ..plan.attention import AttentionPlan
 
 
 def emit_body(problem: Attention, plan: AttentionPlan, operands: Sequence[Operand]) -> None:
-    """Emit the body of ``(q, k, v, *masks, *operands of the epilogue, out)``."""
+    """Emit the body of ``(q, k, v, *masks, *operands of the epilogue, out, perhaps sums)``."""
     kernel = AttentionOperands.of(problem, plan, operands)
     size = kernel.size
     outer, queries = problem.outer, size[QUERY]
@@ -226,40 +233,11 @@ class _Block:
         """Apply masks to scores."""
         if not (self.kernel.masks or self.problem.causal):
             return
-        masks = [self._mask_values(mask, key, count) for mask in self.kernel.masks]
+        block = QueryBlock(self.where, self.first, self.count, self.vectors, self.lanes)
+        apply = masks_of(self.kernel, block, key, count)
         for n in emit.loop(count):
-            for v in range(self.vectors):
-                at = emit.lanes_of(n * self.width + v * self.lanes, self.lanes)
-                value = emit.let(self.scores[at])
-                for stated, mask in zip(self.problem.masks, masks):
-                    value = emit.let(masked(value, stated, mask(n, v), (self.lanes, self.dtype)))
-                if self.problem.causal:
-                    value = self._hidden(value, key + n, v)
-                emit.store(self.scores, at, value)
-
-    def _mask_values(self, mask: Operand, key: Expr, count: Expr) -> Callable[[Expr, int], Expr]:
-        """Return ``value(n, v)``: the vector of a mask for a key and some queries."""
-        width, lanes = self.width, self.lanes
-        step, apart = (mask.strides.get(letter, 0) for letter in (KEY, QUERY))
-        start = self._start(mask) + key * step + self.first * apart
-        start = emit.opaque_base(start)
-        if QUERY not in mask.strides:
-            return lambda n, _: emit.broadcast(
-                emit.via_memory(mask.load(start + n * step, self.dtype), self.dtype), lanes
-            )
-        copied = emit.scratch(self.plan.keys * width, self.dtype)
-        copy_matrix(
-            Pitched(copied, 0, width), mask, start, (step, apart), (count, self.count), lanes,
-            self.plan.keys,
-        )  # fmt: skip
-        return lambda n, v: copied[emit.lanes_of(n * width + v * lanes, lanes)]
-
-    def _hidden(self, value: Expr, key: Expr, v: int) -> Expr:
-        """Return the scores of a key, minus infinity for queries that it is hidden from."""
-        lowest = emit.broadcast(emit.constant(-float("inf"), self.dtype), self.lanes)
-        lane = emit.wide(key - self.first - self.kernel.diagonal - v * self.lanes).astype("int32")
-        lane = emit.broadcast(emit.let(lane), self.lanes)
-        return emit.select(emit.lane_numbers(self.lanes) < lane, lowest, value)
+            for v, at in enumerate(self._vectors(n)):
+                emit.store(self.scores, at, apply(emit.let(self.scores[at]), n, v))
 
     # ------------------------------------------------------------ softmax
 
@@ -279,8 +257,8 @@ class _Block:
             ]
             self._multiply(self.columns, self.size[COLUMN], factors)
             self._multiply(self.sums, 1, factors)
-            for at, value in zip(self._vectors(), largest):
-                emit.store(self.largest, at, value)
+        if self.problem.sums or not self.is_one_block:
+            self._store(self.largest, largest)
 
         def weight(score: Expr, v: int) -> Expr:
             difference = emit.let(score - largest[v])
@@ -289,6 +267,11 @@ class _Block:
         sums = self._reduced(count, lambda a, b: a + b, zero, weight, stores=True)
         for at, value in zip(self._vectors(), sums):
             emit.store(self.sums, at, value if self.is_one_block else self.sums[at] + value)
+
+    def _store(self, array: Array, values: Sequence[Expr]) -> None:
+        """Write a value for each vector of queries."""
+        for at, value in zip(self._vectors(), values):
+            emit.store(array, at, value)
 
     def _vectors(self, row: Expr = 0) -> list[Expr]:
         """Return the indices of the vectors of a row."""
@@ -354,3 +337,13 @@ class _Block:
         for m in emit.loop(self.count):
             where = {**self.where, QUERY: self.first + m}
             write_row(self.kernel, where, rows, m * pitch, self.lanes)
+        if self.problem.sums:
+            self._write_sums()
+
+    def _write_sums(self) -> None:
+        """Write the logarithm of the sum of the exponentials of each query's scores."""
+        sums = self.kernel.named["sums"]
+        start = emit.opaque_base(self._start(sums) + self.first * sums.strides[QUERY])
+        for m in emit.loop(self.count):
+            log = emit.let(emit.function("log", emit.let(self.sums[m])))
+            emit.store(sums, start + m * sums.strides[QUERY], self.largest[m] + log)

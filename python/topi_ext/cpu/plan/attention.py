@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import TypeVar
 
 from ...spec.attention import Attention
 from ..machine import CpuMachine
@@ -18,6 +19,8 @@ MOST_VECTORS = 6
 
 KEYS = (64, 128, 256, 512)
 """Candidates: keys whose scores are computed at a time."""
+
+AnyAttention = TypeVar("AnyAttention", bound=Attention)
 
 NOMINAL = 256
 """Value of symbolic sizes when plans are compared."""
@@ -69,7 +72,7 @@ def attention_candidates(
         yield cycles, replace(plan, parallel=parallel and machine.threads > 1)
 
 
-def of_known_sizes(problem: Attention) -> Attention:
+def of_known_sizes(problem: AnyAttention) -> AnyAttention:
     """Return the problem with sizes that are numbers, none of them 0."""
     sizes = tuple(
         (a, max(1, size) if isinstance(size, int) else NOMINAL) for a, size in problem.sizes

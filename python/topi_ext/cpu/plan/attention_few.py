@@ -83,7 +83,7 @@ def attention_few_candidates(
 ) -> Iterator[tuple[float, AttentionFewPlan]]:
     """Yield plans for few queries and their cycles; symbolic sizes count as 256."""
     queries = problem.size["m"]
-    if not (isinstance(queries, int) and queries <= MOST_QUERIES):
+    if not (isinstance(queries, int) and queries <= MOST_QUERIES) or problem.sums:
         return
     known = of_known_sizes(problem)
     for plan in _candidates(known, machine):
