@@ -10,9 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from helpers.targets import quickly_compiled
 from relax_ext.torch import Report, report
-from topi_ext.target import host_target
 
 CLOSE = 1e-11
 """Maximum error, relative to a tensor's largest value or to 1: float64, with sums of at most a few
@@ -35,9 +33,7 @@ def compiled(model: Any, options: dict[str, Any] | None = None, **others: Any) -
     """Return a compiled model; what cannot be compiled is an error unless `options` say more."""
     torch._dynamo.reset()
     report(clear=True)
-    if options is None:
-        target = quickly_compiled(host_target(torch.get_num_threads()))
-        options = {"unknown": "raise", "target": target}
+    options = {"unknown": "raise"} if options is None else options
     return torch.compile(model, backend="tvm_conv", options=options, **others)
 
 

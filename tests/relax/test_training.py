@@ -18,19 +18,11 @@ from torch import nn
 from torch.nn import functional as F
 
 import relax_ext
-from helpers import build
-from relax_ext.training_step import step
 from relax_ext.training_step.state import to_tvm
 
 CLOSE = 1e-11
 """Maximum error, relative to a tensor's largest value or to 1: ten times what the order of sums
 explains."""
-
-
-@pytest.fixture(autouse=True)
-def compiles_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compile steps for the default target at LLVM's level 2."""
-    monkeypatch.setattr(step, "host_target", build.target)
 
 
 class Function(nn.Module):
