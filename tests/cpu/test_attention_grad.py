@@ -28,8 +28,8 @@ from topi_ext.spec.attention_grad import AttentionGrad
 MACHINE = CpuMachine.of_features(*compat.llvm_features(HOST))
 
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
-"""Of the largest gradient: sums of at most 90 products of such sums, and one rounding to the dtype
-of y and one to that of a gradient."""
+"""Relative to the largest gradient: sums of at most 90 products of such sums, one rounding to the
+dtype of y and one to that of a gradient."""
 
 LAYOUTS = [
     ("ahmd", "ahnd", "ahne", "ahme", "ahm"),
@@ -148,7 +148,7 @@ def test_symbolic_sizes(rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("keys", [7, 600])
 def test_sums_of_the_forward_kernel(keys: int, rng: np.random.Generator) -> None:
-    """Of one block of keys and of several; a query that reads no key has minus infinity."""
+    """One block of keys and several; a query that reads no key has minus infinity."""
     sizes = (("a", 1), ("h", 2), ("m", 9), ("n", keys), ("d", 8), ("e", 8))
     problem = Attention(
         sizes, "amhd", "anhd", "anhe", "amhe", ("float32",) * 4, 0.3, (Mask(KEEP, "mn", "bool"),),

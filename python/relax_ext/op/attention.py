@@ -17,6 +17,7 @@ They exist only on targets that have their kernels; nothing is known of a gradie
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 import tvm
@@ -113,7 +114,8 @@ def legalize(bb: Any, call: Any) -> Any:
         If the target has none.
     """
     found, operands = tensor_type_of(call.args[0]), list(call.args)
-    count, masks = _COUNT[call.op.name], ()
+    count = _COUNT[call.op.name]
+    masks: tuple[Mask, ...] = ()
     if len(operands) > count:
         operands[count], masks = _mask(bb, operands[count])
         operands.insert(3, operands.pop())  # masks are after q, k and v
@@ -130,16 +132,20 @@ def _problem(call: Any, masks: tuple[Mask, ...]) -> Attention:
     """Return the problem of a call."""
     q, k, v = map(tensor_type_of, call.args[:3])
     (a, m, h, d), (_, n, _, _), (*_, e) = (known_shape(each.shape) for each in (q, k, v))
-    sizes = tuple(zip("ahmnde", (a, h, m, n, d, e)))
-    dtypes = tuple(dtype_name(each.dtype) for each in (q, k, v, q))
-    causal = TOP_LEFT if call_attr(call, "causal") else ""
-    stated = (
-        sizes, "amhd", "anhd", "anhe", "amhe", dtypes, float(call_attr(call, "scale")), masks,
-        causal, True, (), "amh",
-    )  # fmt: skip
+    found = Attention(
+        tuple(zip("ahmnde", (a, h, m, n, d, e))),
+        *("amhd", "anhd", "anhe", "amhe"),
+        (dtype_name(q.dtype), dtype_name(k.dtype), dtype_name(v.dtype), dtype_name(q.dtype)),
+        scale=float(call_attr(call, "scale")),
+        masks=masks,
+        causal=TOP_LEFT if call_attr(call, "causal") else "",
+        zeros_empty=True,
+        sums="amh",
+    )
     if call.op.name == SUMS:
-        return Attention(*stated)
-    return AttentionGrad(*stated, "amhe", "amhd", "anhd", "anhe")
+        return found
+    stated = {field.name: getattr(found, field.name) for field in fields(found)}
+    return AttentionGrad(**stated, dy="amhe", dq="amhd", dk="anhd", dv="anhe")
 
 
 def _mask(bb: Any, mask: Any) -> tuple[Any, tuple[Mask, ...]]:
