@@ -12,8 +12,8 @@ A table stands between two comments.  The first names files of docs/measured and
     ...
     <!-- end of figures -->
 
-``rows`` is a line for each model or case, ``summary`` one for each file: geometric mean and minimum
-of the best baseline over ours.
+``rows`` is a line for each model or case, ``compile`` the same for seconds of the first compile,
+``summary`` a line for each file: geometric mean and minimum of the best baseline over ours.
 """
 
 from __future__ import annotations
@@ -88,6 +88,15 @@ def rows_of(found: dict[str, Any]) -> str:
     return table(heads, lines)
 
 
+def compile_of(found: dict[str, Any]) -> str:
+    """Return a table with a line for each model: seconds until the first result, by engine."""
+    rows = found["rows"]
+    engines = [name for name in LABELS if any(name in row["first_s"] for row in rows.values())]
+    heads = ["model", *(f"{LABELS[name]}, s" for name in engines)]
+    lines = [[n, *(digits(row["first_s"].get(e)) for e in engines)] for n, row in rows.items()]
+    return table(heads, lines)
+
+
 def summary_of(names: Iterable[str]) -> str:
     """Return a table with a line for each file, and for each mode where a file has two."""
     lines = []
@@ -113,7 +122,10 @@ def read(name: str) -> dict[str, Any]:
 def rendered(view: str, names: list[str]) -> str:
     """Return the Markdown of a view of files, with where they were measured."""
     heads = "\n".join(dict.fromkeys(provenance(read(name)) for name in names))
-    body = summary_of(names) if view == "summary" else rows_of(read(*names))
+    if view == "summary":
+        body = summary_of(names)
+    else:
+        body = {"rows": rows_of, "compile": compile_of}[view](read(*names))
     return f"\n{heads}\n\n{body}\n\n"
 
 

@@ -71,6 +71,7 @@ def test_documents_show_what_was_measured(
 
 def test_a_figure_that_no_file_has_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = {"ms": {"ours": 2.0, "eager": 1.0}, "ratios": {"eager": 0.5, "best": 0.5}}
+    row["first_s"] = {"ours": 7.0, "eager": 0.1}
     head = {"cpu": "C", "threads": 2, "versions": {"torch": "2"}, "date": "d", "commit": "c"}
     (tmp_path / "bench_models.json").write_text(json.dumps({**head, "rows": {"net": row}}))
     monkeypatch.setattr(figures, "MEASURED", tmp_path)
@@ -79,6 +80,8 @@ def test_a_figure_that_no_file_has_is_seen(tmp_path: Path, monkeypatch: pytest.M
     assert "| net | 2.00 | 1.00 | **0.500** |" in made
     assert figures.renewed(made) == made
     assert figures.renewed(made.replace("2.00", "1.00")) == made
+    first = figures.renewed(text.replace("rows", "compile"))
+    assert "| model | ours, s | PyTorch eager, s |" in first and "| net | 7.00 | 0.100 |" in first
     summary = figures.renewed(text.replace("rows", "summary"))
     assert (
         "| whole models, `relax_ext.pipeline` | 1 | PyTorch eager | 0.500 | **0.500** |" in summary
