@@ -97,19 +97,25 @@ def test_far_weights_are_asked_for_while_products_are_summed(processor: str) -> 
     assert any(re.search(multiply_add, block) and re.search(ask, block) for block in blocks)
 
 
-def conv_of(case: Case) -> Convolution:
+def conv_of(case: Case, dtype: str = "float32") -> Convolution:
     """The convolution of a case, whose weights come packed."""
     face = FaceCase(case.op, geometry_of(case), 1)
-    found = Convolution.of(face.face, face.geometry, face.orders, face.n, face.dtypes)
+    found = Convolution.of(face.face, face.geometry, face.orders, face.n, (dtype,) * 3)
     return replace(found, prepacked=True)
 
 
 TWICE = Case("conv_transpose", (14, 14), (2, 2), n=1, ins=256, outs=256, stride=(2, 2))
+PRODUCTS = {
+    "skylake-avx512": PROCESSORS["AVX-512"][1],
+    "sapphirerapids": "tdpbf16ps",
+}
+"""Their products, by the name of a processor."""
 PACKED = {
     "gemm": MatMul(
         (("a", 192), ("b", 768), ("c", 768)), "ab", "bc", "ac", ("float32",) * 3, (), True
     ),
     "direct": conv_of(TWICE),
+    "direct_amx": conv_of(SMALL, "bfloat16"),
     "valid_taps": conv_of(SMALL),
     "winograd": conv_of(Case("conv", (16, 16), (3, 3), n=1, ins=256, outs=256, padding=(1,) * 4)),
     "direct, few": conv_of(TWICE.with_(ins=64, outs=64)),
@@ -119,9 +125,10 @@ PACKED = {
 
 @pytest.mark.parametrize("name", PACKED)
 def test_packed_weights_are_prefetched_while_products_are_summed(name: str) -> None:
-    target = tvm.target.Target({"kind": "llvm", "num-cores": 2, **PROCESSORS["AVX-512"][0]})
+    processor = "sapphirerapids" if name == "direct_amx" else "skylake-avx512"
+    target = tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": processor})
     func = backend.build(PACKED[name], target).with_attr("global_symbol", "main")
     text = assembly(tvm.compile(tvm.IRModule({"main": func}), target))
     blocks = ["\n".join(block) for block in basic_blocks(text)]
     asks = [block for block in blocks if "prefetcht1" in block]
-    assert any(re.search(PROCESSORS["AVX-512"][1], block) for block in asks) == ("few" not in name)
+    assert any(re.search(PRODUCTS[processor], block) for block in asks) == ("few" not in name)

@@ -368,22 +368,28 @@ class Direct:
         base = emit.let(start + layout.step_offset(phase, first, [0] * len(SPATIAL)))
         return lambda step, taps: base + layout.step_offset(phase, step, taps)
 
-    def _prefetch(self, reduction: Reduction, phase: PhaseIndex) -> PrefetchAt | None:
-        """Return how to prefetch the weights that are read after those of a step and tap, where it
-        pays: of the next phase or block of output channels."""
+    def _prefetch(
+        self, reduction: Reduction, phase: PhaseIndex, position: Expr
+    ) -> PrefetchAt | None:
+        """Return how a tile prefetches the weights that are read after those of a step and tap,
+        where it pays: of the next phase or block of output channels."""
         layout, k_block = self.weights, reduction.k_block
         if not (self.plan.packed and self.problem.prepacked):
             return None
-        positions, tile = prod(self.problem.positions), self.plan.vectors * self.plan.lanes
-        if not prefetch.pays(layout.packed, positions, tile):
+        tile = self.plan.vectors * self.plan.lanes
+        if not prefetch.pays(layout.packed, prod(self.problem.positions), tile):
             return None
         packed_at = self._packed_at(reduction, phase)
         ahead: Expr = layout.block_elements
         if k_block.fresh:
             ahead = layout.step_offset(phase, k_block.steps, [0] * len(SPATIAL))
-        return lambda step, taps: emit.prefetch(
-            layout.weight, packed_at(step, taps) + ahead, cache=2
-        )
+        number, count = emit.quotient(position, tile), layout.steps.weights
+
+        def prefetch_at(step: Expr, taps: Sequence[Expr]) -> None:
+            start = packed_at(step, taps) + ahead
+            prefetch.prefetch_share(layout.weight, start, count, number)
+
+        return prefetch_at
 
     # ------------------------------------------------------------ arithmetic
 
@@ -410,7 +416,7 @@ class Direct:
             )
             emit.store(register, index, value)
         weight_at = self._weight_at(reduction, phase)
-        prefetch_at = self._prefetch(reduction, phase)
+        prefetch_at = self._prefetch(reduction, phase, position)
         for step, taps, data, p in self._reads(k_block, phase, data_at, position, vectors):
             if prefetch_at:
                 prefetch_at(step, taps)

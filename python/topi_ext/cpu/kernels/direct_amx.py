@@ -252,7 +252,10 @@ class DirectAmx(Direct):
                 self._begin_tile(registers.acc(o, v), reduction, number, o)
             else:
                 amx.load(registers.acc(o, v), reduction.acc, sums, pitch)
+        prefetch_at = self._prefetch(reduction, phase, position)
         for step, taps in self.groups.taps(k_block.steps, phase):
+            if prefetch_at:
+                prefetch_at(step, taps)
             at = weights + layout.step_offset(phase, step, taps)
             x = data_at(step * TILE, taps) + position
             for o in range(registers.high):

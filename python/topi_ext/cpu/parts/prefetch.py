@@ -27,6 +27,9 @@ MOST_TILES = 32
 """Register tiles up to which prefetches pay, where a cache holds the weights: with more of them,
 the first one takes a small part of the time."""
 
+MOST_LINES = 8
+"""Cache lines that are prefetched at a time at most: a core waits for no more."""
+
 
 def pays(packed: Packed, positions: Size, tile: int) -> bool:
     """Return whether these weights are worth prefetching; each is multiplied by so many positions,
@@ -58,3 +61,14 @@ def prefetch_block(
     (terms, columns), line = size, CACHE_LINE // byte_width(array.dtype)
     part = emit.remainder(tile, -(-columns // line))
     emit.prefetch(array, start + (part * terms + k) * line, cache=2)
+
+
+def prefetch_share(array: Operand, start: Expr, count: int, tile: Expr) -> None:
+    """Prefetch some of the cache lines of `count` weights, which tile after tile reads, into the
+    second cache; the next tile prefetches the following lines."""
+    line = CACHE_LINE // byte_width(array.dtype)
+    lines = -(-count // line)
+    each = min(lines, MOST_LINES)
+    first = emit.remainder(tile, -(-lines // each)) * each if lines > each else 0
+    for i in range(each):
+        emit.prefetch(array, start + (first + i) * line, cache=2)
