@@ -148,18 +148,23 @@ def _ends(schedule: Any, block: Any) -> list[Any]:
     if is_spatial(schedule, block) or len(readers) != 1 or not is_spatial(schedule, readers[0]):
         return []
     results, reader = _loops(schedule, block)[0], schedule.get(readers[0])
-    written = [buffer_of_region(write) for write in schedule.get(block).writes]
-    variables = [axis.var for axis in reader.iter_vars]
-    if len(variables) != len(results) or _count(schedule, results) != _count(
+    if len(reader.iter_vars) != len(results) or _count(schedule, results) != _count(
         schedule, schedule.get_loops(readers[0])
     ):
         return []
+    return [readers[0]] if _reads_at(schedule, block, reader, len(results)) else []
+
+
+def _reads_at(schedule: Any, block: Any, reader: Any, axes: int) -> bool:
+    """Return whether `reader` reads the results of `block` only at its own first `axes` indices."""
+    written = [buffer_of_region(write) for write in schedule.get(block).writes]
+    variables = [axis.var for axis in reader.iter_vars][:axes]
     for read in reader.reads:
         if any(buffer_of_region(read).same_as(buffer) for buffer in written):
             indices = [index.min for index in read.region]
-            if len(indices) != len(variables) or not all(map(_is_same, indices, variables)):
-                return []
-    return [readers[0]]
+            if len(indices) != axes or not all(map(_is_same, indices, variables)):
+                return False
+    return True
 
 
 def _is_same(a: Any, b: Any) -> bool:
@@ -362,7 +367,6 @@ def _are_normalized_rows(schedule: Any, blocks: Sequence[Any]) -> bool:
     *reductions, end = blocks
     if not reductions or not is_spatial(schedule, end):
         return False
-    variables = [axis.var for axis in schedule.get(end).iter_vars]
     extents = [known_extent(schedule, loop) for loop in schedule.get_loops(end)]
     for block in reductions:
         results, reduced = _loops(schedule, block)
@@ -370,12 +374,8 @@ def _are_normalized_rows(schedule: Any, blocks: Sequence[Any]) -> bool:
         is_row = 0 < len(rows) < len(extents) and rows == extents[: len(rows)]
         if not reduced or not is_row or has_columns(schedule, block):
             return False
-        written = [buffer_of_region(write) for write in schedule.get(block).writes]
-        for read in schedule.get(end).reads:
-            if any(buffer_of_region(read).same_as(buffer) for buffer in written):
-                indices = [index.min for index in read.region]
-                if len(indices) != len(rows) or not all(map(_is_same, indices, variables)):
-                    return False
+        if not _reads_at(schedule, block, schedule.get(end), len(rows)):
+            return False
         count, elements = _count(schedule, results), _count(schedule, schedule.get_loops(end))
         if not count or not elements or len(rows) != len(_loops(schedule, reductions[0])[0]):
             return False
