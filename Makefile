@@ -8,7 +8,7 @@ WORKERS ?= auto
 ARGS ?=
 
 BENCH_IR ?= relax
-BENCH_FACES ?= conv_transpose conv conv_weight_grad
+BENCH_KINDS ?= conv_transpose conv conv_weight_grad
 BENCH_CASES ?= benchmarks/cases/bench.json
 BENCH_ARGS ?= --rivals torch,stock --threads 2
 
@@ -159,9 +159,9 @@ fuzz: env  ## the property tests, many more examples
 
 bench: $(if $(filter relay,$(BENCH_IR)),env-relay,env)  ## time the three operators against torch and stock TVM (BENCH_IR=relay: Relay), write out/
 	mkdir -p out
-	for face in $(BENCH_FACES); do \
-	  .venv$(if $(filter relay,$(BENCH_IR)),-relay)/bin/python benchmarks/bench.py --ir $(BENCH_IR) --cases $(BENCH_CASES) --face $$face \
-	    $(BENCH_ARGS) --json out/$(basename $(notdir $(BENCH_CASES)))-$$face-$(BENCH_IR).json || exit 1; \
+	for kind in $(BENCH_KINDS); do \
+	  .venv$(if $(filter relay,$(BENCH_IR)),-relay)/bin/python benchmarks/bench.py --ir $(BENCH_IR) --cases $(BENCH_CASES) --kind $$kind \
+	    $(BENCH_ARGS) --json out/$(basename $(notdir $(BENCH_CASES)))-$$kind-$(BENCH_IR).json || exit 1; \
 	done
 
 dist: env  ## the sdist and the wheel, checked, and tried in fresh environments without the checkout

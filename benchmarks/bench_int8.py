@@ -8,10 +8,10 @@ r"""Times quantized layers against ONNX Runtime, OpenVINO and our own float32, a
 
 Each case is a layer of uint8 by int8, a scale for each channel, with bias, relu and requantization,
 as a model of ONNX.  All run in turns, a block of calls each, with a pause between blocks: the
-threads of either are asleep while another's run.  Medians are compared.  A result is right where it
+threads of either are asleep while another's run.  Medians are compared.  A result is correct if it
 is one step at most from sums of integers, scaled in float64.
 
-Exit status: 0 when every result is right, 1 when one is wrong, 2 when the command is.
+Exit status: 0 when every result is correct, 1 when one is incorrect, 2 for an invalid command.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def measured(case: Any, baselines: list[str], threads: int) -> dict[str, Any]:
     times = dict(zip(runs, in_blocks(list(runs.values()), BLOCKS, BLOCK, PAUSE)))
     run()
     steps = int(np.abs(read().astype("int64") - layer.want()).max())
-    row: dict[str, Any] = {"name": case.name, "face": case.op, "dtype": "uint8", "steps": steps}
+    row: dict[str, Any] = {"name": case.name, "kind": case.op, "dtype": "uint8", "steps": steps}
     row.update({f"{name}_ms": ms for name, ms in times.items()})
     row.update({f"ratio_{name}": times[name] / times["ours"] for name in times if name != "ours"})
     return {**row, "case": str(case), "unavailable": reasons}
@@ -158,24 +158,24 @@ def line(row: dict[str, Any]) -> str:
     ratios = ", ".join(
         f"{name[6:]} {value:.2f}" for name, value in row.items() if name.startswith("ratio_")
     )
-    wrong = "" if row["steps"] <= 1 else f"  WRONG by {row['steps']} steps"
-    return f"{row['name']:<24} {row['ours_ms']:9.3f} ms  {ratios}{wrong}"
+    incorrect = "" if row["steps"] <= 1 else f"  INCORRECT by {row['steps']} steps"
+    return f"{row['name']:<24} {row['ours_ms']:9.3f} ms  {ratios}{incorrect}"
 
 
 def summary(rows: list[dict[str, Any]], baselines: list[str]) -> list[str]:
-    """Geometric means of baseline / ours by face, with the least."""
+    """Geometric means of baseline / ours by kind, with the least."""
     said = []
     for name in baselines:
-        for face in dict.fromkeys(row["face"] for row in rows):
+        for kind in dict.fromkeys(row["kind"] for row in rows):
             found = [
                 (row[f"ratio_{name}"], row["name"])
                 for row in rows
-                if row["face"] == face and f"ratio_{name}" in row
+                if row["kind"] == kind and f"ratio_{name}" in row
             ]
             if found:
                 mean = geometric_mean([ratio for ratio, _ in found])
                 said.append(
-                    f"{name} / ours, {face}: {mean:.2f} of {len(found)}, "
+                    f"{name} / ours, {kind}: {mean:.2f} of {len(found)}, "
                     f"least {min(found)[0]:.2f} ({min(found)[1]})"
                 )
     return said

@@ -181,7 +181,7 @@ def work_on_file(engine: str, folder: Path, threads: int) -> None:
 
 
 def check(name: str, engine: str, error: float) -> None:
-    """End this process where a result is wrong."""
+    """End this process if a result is incorrect."""
     if not error < TOLERANCE:
         raise SystemExit(f"{name} {engine}: the result is {error:.1e} off")
 
