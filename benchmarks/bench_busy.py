@@ -19,7 +19,8 @@ from contextlib import ExitStack
 from statistics import median, quantiles
 
 import bench_models
-from benchmark.steps import Row, measure_all, names_of, parser, plot, show_means, use_threads
+from benchmark import steps
+from benchmark.steps import Row
 from benchmark.workers import BLOCK, Worker, WorkerError
 
 SECONDS = 4.0
@@ -31,29 +32,21 @@ ENGINES = ("ours", *bench_models.BASELINES)
 
 def main() -> int:
     """Run the command line."""
-    made = parser(__doc__)
+    made = steps.parser(__doc__)
     made.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES)
     given = made.parse_args()
-    use_threads(given.threads)
+    steps.use_threads(given.threads)
     from zoo.catalog import quiet
 
     quiet()
     from zoo.published import MODELS
 
-    if given.list:
-        print("\n".join(MODELS))
-        return 0
-    names = names_of(given, MODELS, made)
-
     def measure(name: str) -> dict[str, Row]:
         return measured(name, given.threads, given.engines)
 
-    baselines = bench_models.BASELINES
-    rows = measure_all(names, measure, given, baselines, ("torch", "apache-tvm", "onnxruntime"))
-    show_means(rows)
-    if given.plot:
-        plot(rows, baselines, "time of a call, all processes together", given.plot)
-    return 0
+    what = "time of a call, all processes together"
+    packages = bench_models.PACKAGES
+    return steps.run(given, MODELS, measure, bench_models.BASELINES, what, packages, LOADS)
 
 
 def measured(name: str, threads: int, engines: list[str]) -> dict[str, Row]:

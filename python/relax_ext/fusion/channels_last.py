@@ -16,14 +16,14 @@ from typing import Any
 import tvm
 
 from topi_ext import backend
-from topi_ext.compat import constant_value, dtype_name, relax, tensor_type_of
-from topi_ext.spec.conv import OPERANDS, Convolution
+from topi_ext.compat import constant_value, relax
+from topi_ext.spec.conv import Convolution
 from topi_ext.spec.dtypes import byte_width
 
 from ..op.attrs import STOCK, read
 from .constants import value_of
 from .patterns import Function, is_operator
-from .views import PERMUTE, shape_of
+from .views import PERMUTE, dtype_of, shape_of
 
 R = relax()
 
@@ -70,7 +70,7 @@ def _is_tried(call: Any) -> bool:
     """Return whether a call is a half-precision convolution with channels first."""
     if str(call.op.name) not in LAYOUTS:
         return False
-    is_half = dtype_name(tensor_type_of(call.args[0]).dtype) in HALVES
+    is_half = dtype_of(call.args[0]) in HALVES
     return is_half and str(call.attrs["data_layout"]) == "NCHW"
 
 
@@ -81,8 +81,9 @@ def _work(module: Any) -> tuple[list[Convolution], list[int]]:
         if call.op.name in STOCK:
             problems += _problem(call)
         elif call.op.name == PERMUTE and value_of(call.args[0], values.get) is None:
-            sizes = (size if isinstance(size, int) else NOMINAL_SIZE for size in shape_of(call))
-            transposed.append(prod(sizes) * byte_width(dtype_name(tensor_type_of(call).dtype)))
+            shape = shape_of(call) or ()
+            sizes = (size if isinstance(size, int) else NOMINAL_SIZE for size in shape)
+            transposed.append(prod(sizes) * byte_width(dtype_of(call)))
     return problems, transposed
 
 
@@ -91,7 +92,5 @@ def _problem(call: Any) -> list[Convolution]:
     conv = read(call)
     if conv is None or conv.geometry is None or conv.is_blocked or "" in conv.dtypes.values():
         return []
-    dtypes = tuple(conv.dtypes[role] for role in (*OPERANDS[conv.kind], conv.result))
     is_packed = constant_value(call.args[1]) is not None
-    problem = Convolution.of(conv.kind, conv.geometry, conv.plain, conv.n, dtypes)
-    return [replace(problem, prepacked=is_packed)]
+    return [replace(conv.problem, prepacked=is_packed)]
