@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 
+import tables
 from benchmark import baselines, by_relax, by_torch, measure, session, summary, timing
 from benchmark.arguments import parse
 from benchmark.cases import KINDS, Case, read_cases
@@ -175,16 +176,11 @@ def test_command_line(tmp_path: Path) -> None:
     assert "mmap_threshold" in found["header"]["malloc"]
     assert {"apache-tvm", "torch", "numpy", "onnxruntime"} <= set(found["header"]["versions"])
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", found["header"]["date"])
-    tables = subprocess.run(
-        [sys.executable, str(TOOLS / "tables.py"), str(out)],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    assert found["header"]["date"] in tables
     for kind in KINDS:
-        assert re.search(rf"^\| `{kind}` \| \S+\.json \| {len(SMALL)} \|", tables, re.MULTILINE)
-    assert len(re.findall(r"^\| up1d \|", tables, re.MULTILINE)) == len(KINDS)
+        summary = tables.kinds([found])
+        assert re.search(rf"^\| `{kind}` \| \S+\.json \| {len(SMALL)} \|", summary, re.MULTILINE)
+    assert len(re.findall(r"^\| up1d \|", tables.layers(found), re.MULTILINE)) == len(KINDS)
+    assert f"| {len(SMALL)} |" in tables.packed([found])
     for said in ("up1d", "lopsided", "geomean", "incorrect: none", "mmap_threshold"):
         assert said in done.stdout
     assert plot.read_bytes().startswith(b"\x89PNG")

@@ -24,6 +24,7 @@ another order, and sums of weights are rounded.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
 from math import inf, prod
 from typing import Any, NamedTuple
 
@@ -162,25 +163,29 @@ class _Mover(R.PyExprMutator):  # type: ignore[misc]
 
     def _spread(self, weight: Any, factors: tuple[int, ...]) -> Any:
         """Return weights OIHW as those IOHW of the transposed convolution of repeated elements."""
-        rows, columns = map(_spreading, shape_of(weight)[2:], factors)
         value = constant_value(weight)
         if value is not None:
-            array = value.numpy()
-            spread = np.einsum("ah,oihw,bw->ioab", rows, array.astype("float64"), columns)
-            return R.const(np.ascontiguousarray(spread.astype(array.dtype)))
-        left, right = (R.const(one.astype("float32")) for one in (rows, columns.T))
-        half = self.builder_.emit(R.op.matmul(left, weight))
-        whole = self.builder_.emit(R.op.matmul(half, right))
-        return self.builder_.emit(R.op.permute_dims(whole, [1, 0, 2, 3]))
+            return R.const(np.ascontiguousarray(_spread(value.numpy(), factors)))
+        emit = self.builder_.emit
+        for axis, factor in enumerate(factors, 2):
+            reverse, width = emit(R.op.flip(weight, axis)), [0] * 8
+            shifted = []
+            for shift in range(factor):
+                width[2 * axis : 2 * axis + 2] = shift, factor - 1 - shift
+                shifted.append(emit(R.op.nn.pad(reverse, width)))
+            weight = reduce(lambda total, one: emit(R.op.add(total, one)), shifted)
+        return emit(R.op.permute_dims(weight, [1, 0, 2, 3]))
 
 
-def _spreading(taps: int, factor: int) -> np.ndarray:
-    """Return the matrix that reverses a kernel and convolves it with `factor` ones."""
-    matrix = np.zeros((taps + factor - 1, taps))
-    for tap in range(taps):
-        first = taps - 1 - tap
-        matrix[first : first + factor, tap] = 1
-    return matrix
+def _spread(weight: np.ndarray, factors: tuple[int, ...]) -> np.ndarray:
+    """Return the same of an array."""
+    total = weight.astype("float64")
+    for axis, factor in enumerate(factors, 2):
+        width = [[0, 0]] * 4
+        shifts = [[shift, factor - 1 - shift] for shift in range(factor)]
+        padded = [np.pad(total, [*width[:axis], one, *width[axis + 1 :]]) for one in shifts]
+        total = np.flip(sum(padded), axis)
+    return total.transpose(1, 0, 2, 3).astype(weight.dtype)
 
 
 def parts_of(call: Any, function: Function, parameters: set[Any]) -> list[Part]:

@@ -15,6 +15,7 @@ from torch import fx
 
 from topi_ext.compat import call_attr, dtype_name, known_shape, relax, type_of
 
+from ..fusion.views import are_same
 from ..gradients import GRADIENTS
 from ..importers.torch_arguments import arguments, torch_dtype_name
 from .scalars import scalar
@@ -136,12 +137,14 @@ class Call:
         return self.cast(operand, dtype)
 
     def reshape(self, x: Any, sizes: Sequence[Any]) -> Any:
-        """Return a tensor in another shape; one without elements is created anew.
+        """Return a tensor in another shape, itself if it has it; one without elements is created.
 
         ``relax.reshape`` reads a 0 as "the size of the operand".
         """
         if 0 in [size for size in sizes if isinstance(size, int)]:
             return self.emit(R.op.zeros(R.ShapeExpr(sizes), dtype_of(x)))
+        if are_same(shape_of(x), list(sizes)):
+            return x
         return self.emit(R.op.reshape(x, R.ShapeExpr(sizes)))
 
     def permuted(self, x: Any, axes: Sequence[int]) -> Any:
