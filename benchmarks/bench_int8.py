@@ -20,11 +20,11 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable
-from statistics import geometric_mean
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from benchmark.arguments import cases_of, of_several_files
+from benchmark.summary import ratios_of
 
 BLOCKS, BLOCK, PAUSE = 5, 0.08, 0.02
 """Turns; seconds of each; seconds between them."""
@@ -51,7 +51,7 @@ def main() -> int:
     os.environ.update(
         {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "TVM_BIND_THREADS": "0"}
     )
-    from benchmark.environment import processor_name
+    from benchmark.steps import header
 
     cases = cases_of(options)
     for case in cases:
@@ -63,15 +63,22 @@ def main() -> int:
     for number, case in enumerate(cases, 1):
         rows.append(measured(case, baselines, options.threads))
         print(f"{number}/{len(cases)} {line(rows[-1])}", flush=True)
-    report = {"cpu": processor_name(), "threads": options.threads, "rows": rows}
+    found = {
+        "header": {
+            **header(options.threads, ["apache-tvm", *(set(baselines) - {"float32"})]),
+            "cases": ", ".join(path.name for path in options.cases),
+        },
+        "rows": rows,
+        "summary": summary(rows, baselines),
+    }
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
     if options.plot:
         from benchmark.plot import draw
 
-        draw(rows, report, options.plot)
-    print("\n".join(summary(rows, baselines)))
+        draw(rows, found["header"], options.plot)
+    print("\n".join(said(found["summary"])))
     return 0 if all(row["steps"] <= 1 for row in rows) else 1
 
 
@@ -162,23 +169,24 @@ def line(row: dict[str, Any]) -> str:
     return f"{row['name']:<24} {row['ours_ms']:9.3f} ms  {ratios}{incorrect}"
 
 
-def summary(rows: list[dict[str, Any]], baselines: list[str]) -> list[str]:
-    """Geometric means of baseline / ours by kind, with the least."""
-    said = []
-    for name in baselines:
-        for kind in dict.fromkeys(row["kind"] for row in rows):
-            found = [
-                (row[f"ratio_{name}"], row["name"])
-                for row in rows
-                if row["kind"] == kind and f"ratio_{name}" in row
-            ]
-            if found:
-                mean = geometric_mean([ratio for ratio, _ in found])
-                said.append(
-                    f"{name} / ours, {kind}: {mean:.2f} of {len(found)}, "
-                    f"least {min(found)[0]:.2f} ({min(found)[1]})"
-                )
-    return said
+def summary(rows: list[dict[str, Any]], baselines: list[str]) -> dict[str, dict[str, Any]]:
+    """Summarize the ratios to each baseline by kind."""
+    found: dict[str, dict[str, Any]] = {}
+    for kind in dict.fromkeys(row["kind"] for row in rows):
+        some = [row for row in rows if row["kind"] == kind]
+        ratios = {name: ratios_of(some, f"ratio_{name}") for name in baselines}
+        found[kind] = {"cases": len(some), **ratios}
+    return found
+
+
+def said(summaries: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """Yield a line for each baseline and kind."""
+    for kind, one in summaries.items():
+        for name, found in one.items():
+            if isinstance(found, dict):
+                least = f"{found['worst']['value']:.2f} ({found['worst']['name']})"
+                mean = f"{found['geomean']:.2f} of {found['cases']}"
+                yield f"{name} / ours, {kind}: {mean}, least {least}"
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
+from importlib import import_module
 from typing import Any
 
 from benchmark import steps
@@ -39,40 +40,43 @@ def main() -> int:
     """Run the command line."""
     given = parser().parse_args()
     steps.use_threads(given.threads)
-    from trainable.sized import MODELS
-
+    models: dict[str, Callable[[], Any]] = import_module(f"trainable.{given.models}").MODELS
     if given.worker:
-        work(given.worker, given.modes[0], MODELS[given.only[0]], given.threads)
+        work(given.worker, given.modes[0], models[given.only[0]], given.threads)
         return 0
 
     def measure(name: str) -> dict[str, Row]:
-        return {f"{name}, {mode}": measured(name, mode, given.threads) for mode in given.modes}
+        command = [sys.executable, __file__, "--models", given.models, "--only", name]
+        command += ["--threads", str(given.threads)]
+        return {
+            f"{name}, {mode}": measured([*command, "--modes", mode], mode) for mode in given.modes
+        }
 
-    return steps.run(given, MODELS, measure, BASELINES, "time of a call", groups=given.modes)
+    return steps.run(given, models, measure, BASELINES, "time of a call", groups=given.modes)
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     made = steps.parser(__doc__)
     modes = tuple(ENGINES)
+    made.add_argument("--models", choices=("sized", "attention"), default="sized")
     made.add_argument("--modes", nargs="+", choices=modes, default=modes)
     return made
 
 
-def measured(name: str, mode: str, threads: int) -> Row:
+def measured(command: list[str], mode: str) -> Row:
     """Return milliseconds of a call of each engine, and seconds of the first, cold and warm."""
     row: Row = {"failed": {}, "cold_s": {}, "warm_s": {}}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         caches = empty_caches(folder)
         workers = {}
         for engine in ENGINES[mode]:
-            command = [sys.executable, __file__, "--worker", engine, "--only", name]
-            command += ["--modes", mode, "--threads", str(threads)]
+            of_engine = [*command, "--worker", engine]
             try:
                 if engine in COMPILES:
-                    with Worker(command, caches) as cold:
+                    with Worker(of_engine, caches) as cold:
                         row["cold_s"][engine] = cold.ready["first_s"]
-                workers[engine] = warm = stack.enter_context(Worker(command, caches))
+                workers[engine] = warm = stack.enter_context(Worker(of_engine, caches))
             except WorkerError as error:  # inductor refuses some models
                 if engine not in BASELINES:
                     raise

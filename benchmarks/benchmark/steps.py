@@ -113,7 +113,7 @@ def measure_all(
     for name in names:
         for row_name, row in measure(name).items():
             row["ratios"] = ratios(row["ms"], baselines)
-            rows[row_name] = row
+            rows[row_name] = {**row, "date": head["date"], "commit": head["commit"]}
             print(line(row_name, row), flush=True)
         if given.json:
             given.json.parent.mkdir(parents=True, exist_ok=True)
@@ -191,4 +191,6 @@ def _earlier_rows(path: Path | None, cpu: str) -> dict[str, Row]:
     if path is None or not path.exists():
         return {}
     found = json.loads(path.read_text())
-    return found["rows"] if found.get("cpu") == cpu else {}
+    when = {name: found[name] for name in ("date", "commit")}
+    rows = found["rows"] if found["cpu"] == cpu else {}
+    return {name: {**when, **row} for name, row in rows.items()}

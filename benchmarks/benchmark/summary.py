@@ -36,7 +36,7 @@ def _kind(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "cases": len(rows),
         "incorrect": [row["name"] for row in rows if row["incorrect"]],
-        **{baseline: _baseline(rows, f"ratio_{baseline}") for baseline in RATIOS},
+        **{baseline: ratios_of(rows, f"ratio_{baseline}") for baseline in RATIOS},
         "worst_error": _named(worst, "max_rel_error"),
         "build_s_median": median(builds) if builds else None,
         "build_s_max": max(builds, default=None),
@@ -45,8 +45,9 @@ def _kind(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _baseline(rows: list[dict[str, Any]], key: str) -> dict[str, Any] | None:
-    rated = sorted((row for row in rows if row[key] is not None), key=lambda row: row[key])
+def ratios_of(rows: Sequence[dict[str, Any]], key: str) -> dict[str, Any] | None:
+    """Summarize a ratio: mean, extremes, and the rows in which the baseline is faster."""
+    rated = sorted((row for row in rows if row.get(key) is not None), key=lambda row: row[key])
     if not rated:
         return None
     return {

@@ -29,6 +29,7 @@ from topi_ext.target import advise
 from topi_ext.tuning.database import AnyPath, using
 
 from .fusion.channels_last import channels_last
+from .fusion.enlarged import read_before_enlarging
 from .fusion.fuse import fuse_kernels
 from .legalizations import sums
 
@@ -122,6 +123,7 @@ def first_passes(module: Any, packs_parameters: bool = False) -> list[Any]:
         *([] if _trains(module) else [R.transform.DecomposeOpsForInference()]),
         R.transform.CanonicalizeBindings(),
         R.transform.DeadCodeElimination(),
+        _pass(partial(read_before_enlarging, packs_parameters=packs_parameters), "enlarged"),
         _pass(channels_last),
         _pass(partial(fuse_kernels, packs_parameters=packs_parameters), "fuse_kernels"),
     ]

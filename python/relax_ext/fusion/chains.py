@@ -13,7 +13,6 @@ Behind sums of integers steps also go to float32 and to integers of few bits (:m
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -32,7 +31,7 @@ from .constants import DEQUANTIZE, QUANTIZE, value_of
 from .match import Match
 from .matmul import MATMUL
 from .matmul import read as read_product
-from .patterns import Lookup, Readers, Scope, is_operator, number_in
+from .patterns import Function, Lookup, Readers, Scope, is_operator, number_in
 from .quantized import of_bytes, stands_for
 from .resizes import read as read_resize
 from .rows import read as read_rows
@@ -78,31 +77,20 @@ Begin = Callable[[Any, Scope], Match | None]
 
 def chains_of(func: Any, begin: Begin) -> dict[Any, Chain]:
     """Return the chains of a function by their last calls."""
-    bindings = [
-        (binding.var, binding.value)
-        for block in func.body.blocks
-        if isinstance(block, R.DataflowBlock)
-        for binding in block.bindings
-    ]
-    readers: Readers = defaultdict(list)
-    for var, value in bindings:
-        for used in R.analysis.free_vars(value):
-            readers[used].append((var, value))
-    chains, values, ends = {}, dict(bindings), set()
+    function = Function.of(func)
+    values, readers = function.values, function.readers
+    chains, ends = {}, set()
     taken: set[Any] = set()
-
-    def lookup(expr: Any) -> Any:
-        return values.get(expr)
 
     def outside(expr: Any) -> Any:
         return None if expr in ends else values.get(expr)
 
-    scope = Scope(lookup, outside, readers)
-    for var, value in bindings:
+    scope = Scope(function.value, outside, readers)
+    for var, value in values.items():
         match = begin(value, scope) if is_operator(value) else None
         if match is None or not match.is_supported:
             continue
-        chain = Chain.begun(match, lookup)
+        chain = Chain.begun(match, function.value)
         chain.link(var, value)
         _grow(chain, readers, taken)
         chain.simplify()

@@ -22,7 +22,7 @@ from topi_ext.spec.dtypes import byte_width
 
 from ..op.attrs import STOCK, read
 from .constants import value_of
-from .patterns import is_operator
+from .patterns import Function, is_operator
 from .views import PERMUTE, dtype_of, shape_of
 
 R = relax()
@@ -56,8 +56,7 @@ def _bindings(module: Any) -> Iterator[tuple[Any, dict[Any, Any]]]:
     for _, func in module.functions_items():
         if not isinstance(func, R.Function):
             continue
-        blocks = [block for block in func.body.blocks if isinstance(block, R.DataflowBlock)]
-        values = {one.var: one.value for block in blocks for one in block.bindings}
+        values = Function.of(func).values
         for value in values.values():
             if is_operator(value):
                 yield value, values

@@ -88,5 +88,12 @@ def _method(
     if method == "linear":
         return _LINEAR.get(mode)
     is_multiple = all(b % a == 0 for a, b in zip(before, after))
-    known = method == "nearest_neighbor" and (mode, rounding) in _NEAREST
-    return NEAREST if known and is_multiple else None
+    return NEAREST if is_multiple and repeats(method, mode, rounding) else None
+
+
+def repeats(method: str, mode: str, rounding: str) -> bool:
+    """Return whether a resize by whole multiples repeats each element equally often.
+
+    Parameters are those of ``how`` of :meth:`ResizeAnchor.of`.
+    """
+    return method == "nearest_neighbor" and (mode, rounding) in _NEAREST
