@@ -148,7 +148,7 @@ lint: env  ## ruff: rules and format; codespell
 	$(PY) -m ruff format --check .
 	.venv/bin/codespell
 
-types: env  ## mypy: strict on the modules that pyproject.toml lists, and a user's program with the installed package
+types: env  ## mypy, strict, and a user's program with the installed package
 	$(PY) -m mypy
 	$(PY) -m mypy --strict --config-file= --ignore-missing-imports tests/types/public_interface.py
 

@@ -29,13 +29,13 @@ from math import inf, prod
 from typing import Any, NamedTuple
 
 import numpy as np
+from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from topi_ext import backend
 from topi_ext.compat import (
     at_most,
     call_attr,
     constant_value,
-    dtype_name,
     relax,
     same_size,
     simplify,
@@ -50,7 +50,7 @@ from ..op.attrs import read
 from ..target import target_of
 from .constants import parameters_of_load
 from .patterns import Function, named
-from .views import shape_of
+from .views import dtype_of, sizes_of
 
 R = relax()
 
@@ -90,15 +90,15 @@ def read_before_enlarging(module: Any, packs_parameters: bool = False) -> Any:
         Whether weights may be computed from parameters behind the attribute ``num_input``, as for
         :func:`.fuse.fuse_kernels`.
     """
-    mutator = _Mover(module, packs_parameters)
+    mover = _Mover(module, packs_parameters)
     for name, func in list(module.functions_items()):
         if isinstance(func, R.Function):
-            mutator.rewrite(name, func)
-    return mutator.builder_.get()
+            mover.rewrite(name, func)
+    return mover.builder_.get()
 
 
-@R.expr_functor.mutator
-class _Mover(R.PyExprMutator):  # type: ignore[misc]
+@mutator
+class _Mover(PyExprMutator):  # type: ignore[misc]
     """Replaces convolutions; resizes and concatenations that nothing else reads are dead then."""
 
     def __init__(self, module: Any, packs_parameters: bool) -> None:
@@ -136,7 +136,7 @@ class _Mover(R.PyExprMutator):  # type: ignore[misc]
         if part.factors is not None:
             padding = [
                 size - 1 - int(pad)
-                for size, pad in zip(2 * shape_of(weight)[2:], call_attr(conv, "padding"))
+                for size, pad in zip(2 * sizes_of(weight)[2:], call_attr(conv, "padding"))
             ]
             spread, factors = self._spread(weight, part.factors), list(part.factors)
             return R.op.nn.conv2d_transpose(data, spread, strides=factors, padding=padding)
@@ -147,7 +147,7 @@ class _Mover(R.PyExprMutator):  # type: ignore[misc]
 
     def _taken(self, weight: Any, ranges: list[tuple[int, int]]) -> Any:
         """Return the weights of ranges of input channels; of a constant they are a constant."""
-        if len(ranges) == 1 and ranges[0][1] == shape_of(weight)[1]:
+        if len(ranges) == 1 and ranges[0][1] == sizes_of(weight)[1]:
             return weight
         value = constant_value(weight)
         if value is not None:
@@ -228,7 +228,7 @@ def _fields(joined: Any) -> list[Any]:
 
 
 def _channels(image: Any) -> int:
-    return int(shape_of(image)[1])
+    return int(sizes_of(image)[1])
 
 
 def _moved(
@@ -256,7 +256,7 @@ def _moved(
 
 def _enlarges(resize: Any) -> bool:
     """Return whether a resize is linear and its result is larger."""
-    before, after = (shape_of(one)[2:] for one in (resize.args[0], resize))
+    before, after = (sizes_of(one)[2:] for one in (resize.args[0], resize))
     is_linear = str(call_attr(resize, "coordinate_transformation_mode")) in COORDINATES
     is_larger = all(map(at_most, before, after)) and not all(map(same_size, before, after))
     return is_linear and is_larger
@@ -267,7 +267,7 @@ def _factors(resize: Any) -> tuple[int, ...] | None:
     names = "method", "coordinate_transformation_mode", "rounding_method"
     if not repeats(*(str(call_attr(resize, name)) for name in names)):
         return None
-    before, after = (shape_of(one)[2:] for one in (resize.args[0], resize))
+    before, after = (sizes_of(one)[2:] for one in (resize.args[0], resize))
     factors = tuple(simplify(b // a) for a, b in zip(before, after))
     is_whole = all(isinstance(factor, int) for factor in factors)
     is_whole = is_whole and all(same_size(a * f, b) for a, f, b in zip(before, factors, after))
@@ -285,7 +285,7 @@ def _saves(conv: Any, field: Any, geometry: Geometry, factors: tuple[int, ...]) 
         return False
     taps = [size + factor - 1 for size, factor in zip(kernel, factors)]
     before = [size // factor for size, factor in zip(geometry.x_size, factors)]
-    sizes = (shape_of(conv)[0], *before)
+    sizes = (sizes_of(conv)[0], *before)
     if not all(isinstance(size, int) for size in sizes):
         return bool(2 * prod(taps) <= prod(kernel) * prod(factors))
     channels = _channels(field)
@@ -305,8 +305,7 @@ def _saves(conv: Any, field: Any, geometry: Geometry, factors: tuple[int, ...]) 
 
 def _estimated(conv: Any, kind: str, geometry: Geometry) -> float:
     """Return the estimated time of a convolution whose weights are packed, by its fastest plan."""
-    found = tensor_type_of(conv)
-    dtypes = (dtype_name(found.dtype),) * 3
-    problem = Convolution.of(kind, geometry, Layouts.canonical(2), shape_of(conv)[0], dtypes)
-    plans = backend.plans(replace(problem, prepacked=True), target_of(found))
+    dtypes = (dtype_of(conv),) * 3
+    problem = Convolution.of(kind, geometry, Layouts.canonical(2), sizes_of(conv)[0], dtypes)
+    plans = backend.plans(replace(problem, prepacked=True), target_of(tensor_type_of(conv)))
     return min((time for time, _ in plans), default=inf)

@@ -47,6 +47,13 @@ def shape_of(expr: Any) -> tuple[Any, ...] | None:
     return None if tensor is None else known_shape(tensor.shape)
 
 
+def sizes_of(tensor: Any) -> tuple[Any, ...]:
+    """Return the shape of a tensor, which is known."""
+    shape = shape_of(tensor)
+    assert shape is not None
+    return shape
+
+
 def shapes_of(*tensors: Any) -> list[tuple[Any, ...]] | None:
     """Return the shapes of tensors, or None where one is not known."""
     shapes = [shape for shape in map(shape_of, tensors) if shape is not None]

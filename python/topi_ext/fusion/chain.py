@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..spec.post_ops import PostOp
-from .anchors import Anchor
 from .post_ops import Step, simplified
+
+if TYPE_CHECKING:
+    from .anchors import Anchor
 
 
 class Link(NamedTuple):
