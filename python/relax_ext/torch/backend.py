@@ -102,24 +102,22 @@ def _compiler(kind: str, options: Options, unordered: set[str]) -> Callable[...,
     def compile_graph(graph_module: fx.GraphModule, _: Any) -> Callable[[list[Any]], Any]:
         if kind == "inference":
             _prepare(graph_module, options)
-        return _Boxed(_compiled(graph_module, kind, options, unordered).forward)
+        return _boxed(_compiled(graph_module, kind, options, unordered).forward)
 
     return compile_graph
 
 
-class _Boxed:
-    """A graph that takes a list of arguments, and clears it: each is freed after its last use."""
+def _boxed(forward: Callable[..., Any]) -> Callable[[list[Any]], Any]:
+    """Return a graph that takes a list of arguments, and clears it."""
 
-    _boxed_call = True
-
-    def __init__(self, forward: Callable[..., Any]) -> None:
-        self._forward = forward
-
-    def __call__(self, arguments: list[Any]) -> Any:
+    def run(arguments: list[Any]) -> Any:
         given = list(arguments)
-        arguments.clear()
+        arguments.clear()  # so that each is freed after its last use
         with torch.no_grad():
-            return self._forward(*given)
+            return forward(*given)
+
+    vars(run)["_boxed_call"] = True  # PyTorch copies attributes of functions only
+    return run
 
 
 def _compiled(
