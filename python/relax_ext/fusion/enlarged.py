@@ -212,7 +212,9 @@ def parts_of(call: Any, function: Function, parameters: set[Any]) -> list[Part]:
 def _geometry(conv: Any) -> Geometry | None:
     """Return the geometry of a plain convolution with steps of one position, else None."""
     found = read(conv)
-    if found is None or found.geometry is None or set(found.dtypes.values()) - set(DTYPES):
+    if found is None or found.geometry is None:
+        return None
+    if len(dtypes := set(found.dtypes.values())) > 1 or dtypes - set(DTYPES):
         return None
     geometry: Geometry = found.geometry
     steps = {*geometry.stride, *geometry.dilation, geometry.groups}
