@@ -46,6 +46,8 @@ benchmark = mkdir -p $(OUT) && $(1) benchmarks/$(2).py --json $(OUT)/$(3).json -
 
 # Another TVM on the caller's path must not get in front of the pinned ones.
 unexport PYTHONPATH
+# The shell's variable `layers` is CASES-KIND.
+bench_layers = .venv-rivals/bin/python benchmarks/bench.py --cases benchmarks/cases/$${layers%-*}.json --kind $${layers\#*-} --time-budget 0.5
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -168,13 +170,11 @@ bench: $(if $(filter relay,$(BENCH_IR)),env-relay,env)  ## time the three operat
 
 bench-layers: env-rivals  ## time single layers against PyTorch, stock TVM, ONNX Runtime and OpenVINO, write out/bench-*.json
 	mkdir -p $(OUT)
-	for cases in bench bench_conv; do for kind in $(BENCH_KINDS); do \
-	  .venv-rivals/bin/python benchmarks/bench.py --cases benchmarks/cases/$$cases.json --kind $$kind --time-budget 0.5 \
-	    --rivals torch,stock,symbolic,onnxruntime,openvino --json $(OUT)/$$cases-$$kind.json || exit 1; \
-	done; done
+	for layers in bench-conv_transpose bench-conv_weight_grad bench_conv-conv bench_conv-conv_weight_grad; do \
+	  $(bench_layers) --rivals torch,stock,symbolic,onnxruntime,openvino --json $(OUT)/$$layers.json || exit 1; \
+	done
 	for layers in bench-conv_transpose bench_conv-conv; do \
-	  .venv-rivals/bin/python benchmarks/bench.py --cases benchmarks/cases/$${layers%-*}.json --kind $${layers#*-} --time-budget 0.5 \
-	    --dtype bfloat16 --rivals torch --json $(OUT)/$$layers-bfloat16.json || exit 1; \
+	  $(bench_layers) --rivals torch --dtype bfloat16 --json $(OUT)/$$layers-bfloat16.json || exit 1; \
 	done
 
 measured: env-rivals env-models env-relay  ## renew the files in docs/measured on this machine, and the tables of the documents: some two hours

@@ -12,8 +12,17 @@ A table stands between two comments.  The first names files of docs/measured and
     ...
     <!-- end of figures -->
 
-``rows`` is a line for each model or case, ``compile`` the same for seconds of the first compile,
-``summary`` a line for each file: geometric mean and minimum of the best baseline over ours.
+Views of whole models:
+
+======= ============================================================================
+rows    milliseconds of each model by engine
+compile seconds of the first compile of each model by engine
+busy    median and 99th percentile of latencies of each model and load by engine
+summary a line for each file: geometric mean and minimum of the best baseline / ours
+======= ============================================================================
+
+Views of single layers, which ``benchmarks/bench.py`` measures, are those of tables.py: ``kinds``,
+``packed`` and ``symbolic`` with a line for each file, and ``layers`` with a line for each case.
 """
 
 from __future__ import annotations
@@ -22,11 +31,12 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
+import tables
 from tables import MISSING, digits, ratio, table
 
 ROOT = Path(__file__).parents[1]
@@ -34,6 +44,8 @@ MEASURED = ROOT / "docs" / "measured"
 DEVELOPER = ROOT / "docs" / "developer"
 DOCUMENTS = (ROOT / "README.md", DEVELOPER / "performance.md", DEVELOPER / "upstream.md")
 BLOCK = re.compile(r"(<!-- figures: (\w+) ([^>]+?) -->\n)(.*?)(<!-- end of figures -->)", re.DOTALL)
+Found = dict[str, Any]
+"""A file that a benchmark wrote."""
 LABELS = {
     "ours": "ours",
     "frozen": "frozen",
@@ -56,16 +68,20 @@ WHAT = {
 MODES = ("inference", "training")
 
 
-def provenance(found: dict[str, Any]) -> str:
+def provenance(found: Found) -> str:
     """Return where, when and with what a file was measured."""
-    versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
+    head = found.get("header", found)
+    versions = ", ".join(f"{name} {number}" for name, number in head["versions"].items())
+    limits = f" ({tables.peaks(head)})" if "mcpu" in head else ""
+    measured = [head] if head is not found else [{**head, **row} for row in found["rows"].values()]
+    when = dict.fromkeys(f"{one['date']}, commit {one['commit']}" for one in measured)
     return (
-        f"*{found['cpu']}, {found['threads']} threads, float32; {versions}; "
-        f"{found['date']}, commit {found['commit']}.*"
+        f"*{head['cpu']}{limits}, {head['threads']} threads, float32; {versions}; "
+        f"{'; '.join(when)}.*"
     )
 
 
-def rows_of(found: dict[str, Any]) -> str:
+def rows_of(found: Found) -> str:
     """Return a table with a line for each model: milliseconds, and the best baseline over ours.
 
     Where products are counted, another column is the ratio of those of the baseline and ours.
@@ -88,7 +104,7 @@ def rows_of(found: dict[str, Any]) -> str:
     return table(heads, lines)
 
 
-def compile_of(found: dict[str, Any]) -> str:
+def compile_of(found: Found) -> str:
     """Return a table with a line for each model: seconds until the first result, by engine."""
     rows = found["rows"]
     engines = [name for name in LABELS if any(name in row["first_s"] for row in rows.values())]
@@ -97,11 +113,27 @@ def compile_of(found: dict[str, Any]) -> str:
     return table(heads, lines)
 
 
-def summary_of(names: Iterable[str]) -> str:
+def busy_of(found: Found) -> str:
+    """Return a table with a line for each model and load: latencies by engine, calls a second."""
+    rows = found["rows"]
+    engines = [name for name in LABELS if any(name in row["p50_ms"] for row in rows.values())]
+    heads = ["model, load", *(f"{LABELS[name]}, ms" for name in engines)]
+    lines = [
+        [
+            name,
+            *(f"{digits(row['p50_ms'].get(e))}, {digits(row['p99_ms'].get(e))}" for e in engines),
+            ratio(row["ratios"].get("best")),
+        ]
+        for name, row in rows.items()
+    ]
+    return table([*heads, "calls a second, ours / best baseline"], lines)
+
+
+def summary_of(files: Mapping[str, Found]) -> str:
     """Return a table with a line for each file, and for each mode where a file has two."""
     lines = []
-    for name in names:
-        rows = read(name)["rows"]
+    for name, found in files.items():
+        rows = found["rows"]
         modes = {row_name.rpartition(", ")[2] for row_name in rows} & set(MODES)
         for mode in sorted(modes) or [""]:
             some = [row["ratios"] for row_name, row in rows.items() if row_name.endswith(mode)]
@@ -114,19 +146,24 @@ def summary_of(names: Iterable[str]) -> str:
     return table(("", "models", "baselines", "best baseline / ours", "minimum"), lines)
 
 
-def read(name: str) -> dict[str, Any]:
-    """Return what a benchmark wrote."""
-    return json.loads((MEASURED / name).read_text())
+VIEWS: dict[str, Callable[[Mapping[str, Found]], str]] = {
+    "rows": lambda files: rows_of(*files.values()),
+    "compile": lambda files: compile_of(*files.values()),
+    "busy": lambda files: busy_of(*files.values()),
+    "summary": summary_of,
+    "kinds": lambda files: tables.kinds(files.values()),
+    "packed": lambda files: tables.packed(files.values()),
+    "symbolic": lambda files: tables.symbolic(files.values()),
+    "layers": lambda files: tables.layers(*files.values()),
+}
+"""Tables of files by name, by the word in the comment."""
 
 
 def rendered(view: str, names: list[str]) -> str:
     """Return the Markdown of a view of files, with where they were measured."""
-    heads = "\n".join(dict.fromkeys(provenance(read(name)) for name in names))
-    if view == "summary":
-        body = summary_of(names)
-    else:
-        body = {"rows": rows_of, "compile": compile_of}[view](read(*names))
-    return f"\n{heads}\n\n{body}\n\n"
+    files = {name: json.loads((MEASURED / name).read_text()) for name in names}
+    heads = "\n".join(dict.fromkeys(map(provenance, files.values())))
+    return f"\n{heads}\n\n{VIEWS[view](files)}\n\n"
 
 
 def renewed(text: str) -> str:

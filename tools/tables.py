@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Print results of benchmarks as the tables of docs/developer/performance.md.
-
-::
-
-    python tools/tables.py out/bench-conv-relax.json out/bench-conv_transpose-relax.json
-
-Files are those that ``benchmarks/bench.py --json`` writes.  One line says on which processor, when
-and by which commit; then a summary of all files, and a table of rows for each file and kind.
-"""
+"""Tables of Markdown, and those of single layers that ``benchmarks/bench.py --json`` measured."""
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 MISSING = "–"
+PACKED = {
+    "float32": "ours in float32",
+    "torch_prepacked": "PyTorch",
+    "onnxruntime": "ONNX Runtime",
+    "openvino": "OpenVINO",
+    "inductor": "inductor",
+    "best": "best baseline of each row",
+}
+"""Ratios to baselines that know the weights when they are built, and their titles."""
+Found = dict[str, Any]
+"""A file that ``benchmarks/bench.py --json`` wrote."""
 
 
 def digits(value: float | None) -> str:
@@ -29,7 +29,7 @@ def digits(value: float | None) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """Bold where PyTorch is faster."""
+    """Bold where the baseline is faster."""
     return f"**{digits(value)}**" if value is not None and value < 0.995 else digits(value)
 
 
@@ -44,50 +44,73 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |".replace("|  |", "| |") for line in lines)
 
 
-def provenance(header: dict[str, Any]) -> str:
-    """Return machine, versions, date and commit of a measurement."""
-    versions = ", ".join(f"{name} {version}" for name, version in header["versions"].items())
-    peaks = f"{digits(header['peak_gflops'])} GF/s, {digits(header['copy_gbs'])} GB/s"
-    return (
-        f"*{header['cpu']} (`{header['mcpu']}`), {header['threads']} threads, {peaks}; {versions}; "
-        f"{header.get('date', 'no date')}, {header.get('commit') or 'no commit'}.*"
-    )
+def peaks(header: dict[str, Any]) -> str:
+    """Return the processor's LLVM name, and its measured peak and copy bandwidth."""
+    gflops, gbs = digits(header["peak_gflops"]), digits(header["copy_gbs"])
+    return f"`{header['mcpu']}`, {gflops} GF/s, {gbs} GB/s"
 
 
-def summary(found: Sequence[tuple[str, dict[str, Any]]]) -> str:
-    """Return one line per file and kind."""
-    heads = ("kind", "cases", "", "PyTorch/ours", "minimum", "rows below 1", "packed",
-             "default malloc", "stock/ours", "build: median, maximum")  # fmt: skip
+def kinds(found: Iterable[Found]) -> str:
+    """Return a line for each file and kind: ratios to PyTorch and stock TVM, seconds of builds."""
+    heads = ("kind", "cases", "", "PyTorch / ours", "minimum", "rows below 1", "packed",
+             "default malloc", "stock / ours", "build: median, maximum")  # fmt: skip
     lines = []
-    for cases, result in found:
+    for result in found:
         for kind, one in result["summary"].items():
-            torch = one["torch"] or {}
-            worst = torch.get("worst")
-            means = [
+            torch = one["torch"]
+            mean, *others = (
                 digits((one[key] or {}).get("geomean"))
                 for key in ("torch", "torch_prepacked", "torch_default", "stock")
-            ]
-            lines.append(
-                (
-                    f"`{kind}`",
-                    cases,
-                    str(one["cases"]),
-                    means[0],
-                    f"{ratio(worst['value'])} ({worst['name']})" if worst else MISSING,
-                    str(len(torch["slower"])) if torch else MISSING,
-                    *means[1:],
-                    f"{digits(one['build_s_median'])}, {digits(one['build_s_max'])} s",
-                )
             )
+            least = f"{ratio(torch['worst']['value'])} ({torch['worst']['name']})"
+            builds = f"{digits(one['build_s_median'])}, {digits(one['build_s_max'])} s"
+            first = (f"`{kind}`", result["header"]["cases"], str(one["cases"]))
+            lines.append((*first, mean, least, str(len(torch["slower"])), *others, builds))
     return table(heads, lines)
 
 
-def rows_of(rows: Sequence[dict[str, Any]]) -> str:
-    """One line per case."""
-    heads = ("", "configuration", "PyTorch ms", "ours ms", "PyTorch/ours", "packed", "of peak",
-             "of copy", "workspace")  # fmt: skip
+def packed(found: Iterable[Found]) -> str:
+    """Return a line for each file and kind: geometric mean and minimum of each packed baseline."""
+    summaries = [
+        (kind, result["header"]["cases"], one)
+        for result in found
+        for kind, one in result["summary"].items()
+    ]
+    titles = {
+        name: title for name, title in PACKED.items() if any(one.get(name) for *_, one in summaries)
+    }
     lines = []
-    for row in rows:
+    for kind, cases, one in summaries:
+        cells = [_mean_and_least(one.get(name)) for name in titles]
+        lines.append((f"`{kind}`", cases, str(one["cases"]), *cells))
+    return table(("kind", "cases", "", *titles.values()), lines)
+
+
+def _mean_and_least(found: dict[str, Any] | None) -> str:
+    if found is None:
+        return MISSING
+    least = f"{ratio(found['worst']['value'])} ({found['worst']['name']})"
+    return f"{digits(found['geomean'])}, {least}"
+
+
+def symbolic(found: Iterable[Found]) -> str:
+    """Return a line for each file and kind: the time of kernels of any size / those of one size."""
+    lines = []
+    for result in found:
+        for kind, one in result["summary"].items():
+            ratios = one["symbolic"]
+            largest = f"{digits(ratios['best']['value'])} ({ratios['best']['name']})"
+            first = (f"`{kind}`", result["header"]["cases"], str(ratios["cases"]))
+            lines.append((*first, digits(ratios["geomean"]), largest))
+    return table(("kind", "cases", "", "any size / known size", "maximum"), lines)
+
+
+def layers(result: Found) -> str:
+    """Return a line for each case of a file of one kind."""
+    heads = ["", "configuration", "PyTorch, ms", "ours, ms", "PyTorch / ours", "packed",
+             "best packed baseline / packed", "of peak", "of copy", "workspace"]  # fmt: skip
+    lines = []
+    for row in result["rows"]:
         held, operands = row["workspace_bytes"], row["operand_bytes"]
         lines.append(
             (
@@ -97,34 +120,10 @@ def rows_of(rows: Sequence[dict[str, Any]]) -> str:
                 digits(row["ours_ms"]),
                 ratio(row["ratio_torch"]),
                 ratio(row["ratio_torch_prepacked"]),
+                ratio(row["ratio_best"]),
                 share(row["share_of_peak"]),
                 share(row["share_of_bandwidth"]),
                 MISSING if held is None else f"{held / operands:.2f}",
             )
         )
     return table(heads, lines)
-
-
-def main() -> None:
-    """Print the tables of the files that the command line names."""
-    parser = argparse.ArgumentParser(description="Print benchmark results as Markdown tables.")
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE.json")
-    found = []
-    for path in parser.parse_args().files:
-        try:
-            result = json.loads(path.read_text())
-            found.append((Path(result["header"]["cases"]).name, result))
-        except (OSError, ValueError) as error:
-            parser.error(f"{path}: {error}")
-        except (KeyError, TypeError):
-            parser.error(f"{path}: not what benchmarks/bench.py --json writes")
-    print("\n".join(dict.fromkeys(provenance(result["header"]) for _, result in found)))
-    print(f"\n{summary(found)}")
-    for cases, result in found:
-        for kind in result["summary"]:
-            print(f"\n### {kind}: {cases}\n")
-            print(rows_of([row for row in result["rows"] if row["kind"] == kind]))
-
-
-if __name__ == "__main__":
-    main()
