@@ -25,7 +25,7 @@ AFFINE = (PostOp("multiply", "gc", "gc"), PostOp("add", "gc", "gc"))
 RESIDUAL = (PostOp("add", "ngcs", "ngcs"), PostOp("silu"))
 
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5, "float16": 1e-3, "bfloat16": 8e-3}
-"""Relative to the largest result: the mean is a hundred times the deviation, and is rounded to float32."""
+"""Relative to the largest result: the mean, a hundred deviations, is rounded to float32."""
 
 
 class Rows(NamedTuple):
