@@ -13,7 +13,8 @@ A table stands between two comments.  The first names files of docs/measured and
     <!-- end of figures -->
 
 ``rows`` is a line for each model or case, ``compile`` the same for seconds of the first compile,
-``summary`` a line for each file: geometric mean and minimum of the best baseline over ours.
+``summary`` a line for each file: geometric mean and minimum of the best baseline over ours;
+``static`` the tables of ``tools/cuda_report.py --figures``.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ from tables import MISSING, digits, ratio, table
 ROOT = Path(__file__).parents[1]
 MEASURED = ROOT / "docs" / "measured"
 DEVELOPER = ROOT / "docs" / "developer"
-DOCUMENTS = (ROOT / "README.md", DEVELOPER / "performance.md", DEVELOPER / "upstream.md")
+DOCUMENTS = (
+    ROOT / "README.md",
+    *(DEVELOPER / f"{name}.md" for name in ("performance", "upstream", "cuda")),
+)
 BLOCK = re.compile(r"(<!-- figures: (\w+) ([^>]+?) -->\n)(.*?)(<!-- end of figures -->)", re.DOTALL)
 LABELS = {
     "ours": "ours",
@@ -114,6 +118,20 @@ def summary_of(names: Iterable[str]) -> str:
     return table(("", "models", "baselines", "best baseline / ours", "minimum"), lines)
 
 
+def static_of(found: dict[str, Any]) -> str:
+    """Return the tables of a static report: chosen kernels, and the rules that some break."""
+    head = (
+        f"*nvcc {found['nvcc']}, {', '.join(found['archs'])}, flags of TVM: `{found['flags']}`; "
+        f"{found['date']}, commit {found['commit']}. {found['launches']} launches; a line is a "
+        "kernel that multiplies or normalizes, as the backend chooses it.*"
+    )
+    chosen = [
+        f"### {arch}\n\n{table(found['columns'], rows)}" for arch, rows in found["chosen"].items()
+    ]
+    broken = table(found["rules"], found["broken"]) if found["broken"] else "None."
+    return "\n\n".join([head, *chosen, "### What breaks a rule", broken])
+
+
 def read(name: str) -> dict[str, Any]:
     """Return what a benchmark wrote."""
     return json.loads((MEASURED / name).read_text())
@@ -121,6 +139,8 @@ def read(name: str) -> dict[str, Any]:
 
 def rendered(view: str, names: list[str]) -> str:
     """Return the Markdown of a view of files, with where they were measured."""
+    if view == "static":
+        return f"\n{static_of(read(*names))}\n\n"
     heads = "\n".join(dict.fromkeys(provenance(read(name)) for name in names))
     if view == "summary":
         body = summary_of(names)
