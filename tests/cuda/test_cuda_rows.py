@@ -29,7 +29,7 @@ TOLERANCE = {"float64": 1e-12, "float32": 1e-5, "float16": 1e-3, "bfloat16": 8e-
 
 
 class Rows(NamedTuple):
-    """An operator on a tensor of axes n, g, c, s, and its plan."""
+    """An operator on a tensor of these axes, and its plan."""
 
     sizes: tuple[int, ...]
     plan: RowwisePlan
@@ -38,10 +38,11 @@ class Rows(NamedTuple):
     columns: str = "cs"
     epilogue: tuple[PostOp, ...] = AFFINE
     is_symbolic: bool = False
+    letters: str = "ngcs"
 
     @property
     def problem(self) -> RowWise:
-        sizes = tuple(zip("ngcs", self.sizes))
+        sizes = tuple(zip(self.letters, self.sizes))
         dtypes = (self.dtype, self.dtype)
         made = RowWise(self.op, sizes, self.columns, dtypes, 1e-5, self.epilogue).merged()
         if not self.is_symbolic:
@@ -61,6 +62,11 @@ CASES = {
     "instance norm in float64": Rows((3, 2, 5, 6), RowwisePlan(16, 2, 1), "float64", columns="s"),
     "symbolic": Rows(
         (2, 3, 4, 9), RowwisePlan(16, 1, 2), epilogue=(*AFFINE, *RESIDUAL), is_symbolic=True),
+    "channels last": Rows(
+        (2, 9, 3, 4), RowwisePlan(16, 4, 1), columns="sc", letters="nsgc"),
+    "channels last, any size, read again": Rows(
+        (2, 9, 3, 4), RowwisePlan(8, 2, 1), "float16", columns="sc", is_symbolic=True,
+        letters="nsgc"),
     "softmax": Rows((2, 2, 3, 37), RowwisePlan(16, 1, 4), "float32", SOFTMAX, "s", ()),
     "softmax, read again": Rows(
         (1, 1, 3, 1040), RowwisePlan(64, 8, 1), "float16", SOFTMAX, "s", ()),
@@ -71,7 +77,7 @@ CASES = {
 
 def operands_of(case: Rows, rng: np.random.Generator) -> list[np.ndarray]:
     """The tensor, then the operands of the epilogue."""
-    size = dict(zip("ngcs", case.sizes))
+    size = dict(zip(case.letters, case.sizes))
     shapes = [case.sizes, *([size[a] for a in s.order] for s in case.epilogue if s.order)]
     arrays = [rng.standard_normal(shape) for shape in shapes]
     if case.op == NORMALIZE:
@@ -85,13 +91,15 @@ def operands_of(case: Rows, rng: np.random.Generator) -> list[np.ndarray]:
 
 def expected(case: Rows, arrays: list[np.ndarray]) -> np.ndarray:
     x, *others = (torch.from_numpy(array.astype("float64")) for array in arrays)
-    rows = tuple("ngcs".index(letter) for letter in case.columns)
+    rows = tuple(case.letters.index(letter) for letter in case.columns)
     if case.op != NORMALIZE:
         y = x.softmax(-1)
         return (y.nan_to_num(0.0) if case.op == MASKED_SOFTMAX else y).numpy()
     y = (x - x.mean(rows, True)) / (x.var(rows, correction=0, keepdim=True) + 1e-5).sqrt()
     scale, shift, *residual = others
-    y = y * scale[..., None] + shift[..., None]
+    if case.letters.endswith("s"):
+        scale, shift = scale[..., None], shift[..., None]
+    y = y * scale + shift
     return torch.nn.functional.silu(y + residual[0]).numpy() if residual else y.numpy()
 
 

@@ -91,6 +91,10 @@ OPERATORS = {
     "group norm, our kernel": Operator(
         lambda *xs: OP.nn.silu(OP.nn.group_norm(*xs, 3, 1, [2, 3])),
         lambda x, *affine: F.silu(F.group_norm(x, 3, *affine)), [(2, 6, 5, 8), (6,), (6,)], 80),
+    "group norm, channels last": Operator(
+        lambda *xs: OP.nn.group_norm(*xs, 2, 3, [1, 2]),
+        lambda x, *affine: F.group_norm(x.movedim(3, 1), 2, *affine).movedim(1, 3),
+        [(2, 5, 4, 8), (8,), (8,)], 80),
     "variances": Operator(
         lambda x: OP.variance(x, [0, 2, 3]), lambda x: x.var((0, 2, 3), correction=0),
         [(3, 4, 8, 9)], 216),
@@ -166,9 +170,10 @@ def test_nothing_is_left_to_the_default_rules(kernels: tuple, tmp_path: Path) ->
 
 def test_a_norm_with_what_follows_is_one_launch(kernels: tuple) -> None:
     _, calls, run = kernels
-    (name,) = calls["group norm, our kernel"]
-    shapes = [tuple(map(int, one.shape)) for one in run.parameters(name)]
-    assert name == "group_norm_multiply_add_silu" and len(run.launches(*shapes, name=name)) == 1
+    for case, steps in {"our kernel": "multiply_add_silu", "channels last": "multiply_add"}.items():
+        (name,) = calls[f"group norm, {case}"]
+        shapes = [tuple(map(int, one.shape)) for one in run.parameters(name)]
+        assert name == f"group_norm_{steps}" and len(run.launches(*shapes, name=name)) == 1
 
 
 @pytest.mark.parametrize("name", OPERATORS)

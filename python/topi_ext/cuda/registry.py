@@ -8,7 +8,7 @@ other module names it.
 from __future__ import annotations
 
 from ..kernel.registry import DynamicShapes, Kernel, Registry
-from ..spec.rowwise import OPS as ROWWISE
+from ..spec.rowwise import OPS, STRIDED_NORMALIZE
 from .machine import GpuMachine
 from .plan.direct import DirectPlan, direct_candidates
 from .plan.implicit_gemm import ImplicitGemmPlan, implicit_gemm_candidates
@@ -19,6 +19,7 @@ from .plan.wgrad_gemm import WgradGemmPlan, wgrad_gemm_candidates
 from .plan.wgrad_mma import WgradMmaPlan, wgrad_mma_candidates
 
 CONVS = ("conv", "conv_transpose")
+ROWWISE = (*OPS, STRIDED_NORMALIZE)
 ALWAYS = DynamicShapes(kinds=(*CONVS, "conv_weight_grad", *ROWWISE))
 """Symbolic sizes are planned as if they had the values of their hints."""
 

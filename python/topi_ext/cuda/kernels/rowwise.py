@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Softmax and normalizations of rows of neighbouring elements.
+"""Softmax and normalizations of rows: neighbouring elements, or those of a group of channels with
+channels last.
 
 ::
 
@@ -84,7 +85,8 @@ class _Team:
         self.is_full = isinstance(self.limit, int) and self.limit % plan.window == 0
         self.held = local(plan.turns * plan.vector, self.dtype)
         self.is_held = is_held(rowwise, plan)
-        self.start = opaque_value(flat(self.row) * flat(self.length))
+        self.where = self._where(rowwise.rows, self.row)
+        self.start = opaque_value(self.x.at(rowwise.rows, *self.where.values()))
         self.partial = self._partial()
         if self.is_held:
             self._read(self.first)
@@ -122,7 +124,14 @@ class _Team:
         """Read a window into registers, zeros in place of what lies behind the row."""
         for turn, column, is_here in self._vectors(first):
             at = turn * self.plan.vector
-            self._read_run(self.held, at, self.x, self.start + flat(column), is_here)
+            self._read_run(self.held, at, self.x, self._offset(column), is_here)
+
+    def _offset(self, column: Expr) -> Expr:
+        """Return the offset of a column in the tensor, and in the result."""
+        if not self.rowwise.is_strided:
+            return self.start + flat(column)
+        where = self._where(self.rowwise.columns, column)
+        return self.start + self.x.at(self.rowwise.columns, *where.values())
 
     def _read_run(
         self, into: Array, first: Expr, source: Array, at: Expr, is_here: Expr = True
@@ -180,11 +189,10 @@ class _Team:
             finish = self._normalized(*of_row)
         else:
             finish = self._softmax()
-        rows = self._where(self.rowwise.rows, self.row)
         for first in self._windows():
             for turn, column, is_here in self._vectors(first):
                 for _ in emit.only_if(is_here):
-                    self._write_run(rows, column, turn, finish)
+                    self._write_run(column, turn, finish)
 
     def _moments(self, count: Expr) -> tuple[Expr, Expr]:
         """Return the mean of `count` elements, and the sum of squares of differences from it."""
@@ -253,12 +261,10 @@ class _Team:
         digits = emit.unravel(number, [self.size[a] for a in letters])
         return {a: flat(opaque_value(digit)) for a, digit in zip(letters, digits)}
 
-    def _write_run(
-        self, rows: dict[str, Expr], column: Expr, turn: Expr, finish: Callable[[Expr], Expr]
-    ) -> None:
-        """Finish and write the vector at `column` of the row whose index by letter is `rows`."""
+    def _write_run(self, column: Expr, turn: Expr, finish: Callable[[Expr], Expr]) -> None:
+        """Finish and write the vector at `column`."""
         count, steps = self.plan.vector, self.rowwise.epilogue
-        where = {**rows, **self._where(self.rowwise.columns, column)}
+        where = {**self.where, **self._where(self.rowwise.columns, column)}
         run = self.rowwise.columns[-1]
         epilogue = RowEpilogue.along(steps, self.dtype, self.others, where, run)
         sources = [self._in_registers(*source) for source in epilogue.sources]
@@ -267,7 +273,7 @@ class _Team:
         for i in range(count):
             value = epilogue(finish(self.held[turn * count + i]), i)
             store(finished, i, emit.cast(value, self.dtype, self.out.dtype))
-        data = (self.out.buffer.data, emit.wide(self.start + flat(column)), finished.buffer.data)
+        data = (self.out.buffer.data, emit.wide(self._offset(column)), finished.buffer.data)
         emit.call(f"topi_store_run<{count}>", *data, count)
 
     def _in_registers(
