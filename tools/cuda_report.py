@@ -4,7 +4,7 @@
 ::
 
     pip install 'tvm-conv-ext[cuda-check]'          # where CUDA is not installed
-    python tools/cuda_report.py --json out/cuda.json --markdown out/cuda.md
+    python tools/cuda_report.py --json out/cuda.json
 
 Plans are those that the backend chooses for each architecture, for shapes that meet every kernel;
 and, for the first of ``--tile-archs``, every tile of every kernel's table.  nvcc compiles them with
@@ -27,6 +27,7 @@ from typing import Any
 
 import benchmarks_path  # noqa: F401 - for what is imported below
 from benchmark.environment import commit
+from figures import static_of
 from gpu import toolchain
 from gpu_static import ceilings, static, tables
 from gpu_static.shapes import ARCHS
@@ -47,7 +48,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--only", metavar="KERNEL", help="only this kernel's plans")
     made.add_argument("--seconds", type=float, default=1e9, help="begin nothing after so many")
     made.add_argument("--json", type=Path, metavar="OUT", help="write all rows here")
-    made.add_argument("--markdown", type=Path, metavar="OUT", help="write tables here")
+    made.add_argument(
+        "--figures", type=Path, metavar="OUT", help="write the cells of the tables here"
+    )
     made.add_argument(
         "--shown", nargs="+", default=("sm_80", "sm_90"), help="architectures of the tables"
     )
@@ -92,15 +95,12 @@ def main() -> int:
         "archs": list(given.archs),
     }
     rows, failed = collect(given)
-    text = tables.markdown(header, rows, [arch for arch in given.shown if arch in given.archs])
-    for path, content in (
-        (given.json, json.dumps({"header": header, "rows": rows}, indent=1)),
-        (given.markdown, text),
-    ):
+    cells = tables.cells(header, rows, [arch for arch in given.shown if arch in given.archs])
+    for path, content in ((given.json, {"header": header, "rows": rows}), (given.figures, cells)):
         if path:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content)
-    print(text)
+            path.write_text(json.dumps(content, indent=1) + "\n")
+    print(static_of(cells))
     for line in failed:
         print(f"cuda_report: {line}", file=sys.stderr)
     return int(bool(failed))

@@ -14,16 +14,7 @@ A table stands between two comments.  The first names files of docs/measured and
 
 Views of whole models:
 
-======= ============================================================================
-rows    milliseconds of each model by engine
-compile seconds of the first compile of each model by engine
-busy    median and 99th percentile of latencies of each model and load by engine
-summary a line for each file: geometric mean and minimum of the best baseline / ours
-======= ============================================================================
-
-Views of single layers, which ``benchmarks/bench.py`` measures, are those of tables.py: ``kinds``,
-``packed`` and ``symbolic`` with a line for each file, and ``layers`` with a line for each case.
-"""
+======= ====================================================================="""
 
 from __future__ import annotations
 
@@ -42,7 +33,10 @@ from tables import MISSING, digits, ratio, table
 ROOT = Path(__file__).parents[1]
 MEASURED = ROOT / "docs" / "measured"
 DEVELOPER = ROOT / "docs" / "developer"
-DOCUMENTS = (ROOT / "README.md", DEVELOPER / "performance.md", DEVELOPER / "upstream.md")
+DOCUMENTS = (
+    ROOT / "README.md",
+    *(DEVELOPER / f"{name}.md" for name in ("performance", "upstream", "cuda")),
+)
 BLOCK = re.compile(r"(<!-- figures: (\w+) ([^>]+?) -->\n)(.*?)(<!-- end of figures -->)", re.DOTALL)
 Found = dict[str, Any]
 """A file that a benchmark wrote."""
@@ -146,6 +140,20 @@ def summary_of(files: Mapping[str, Found]) -> str:
     return table(("", "models", "baselines", "best baseline / ours", "minimum"), lines)
 
 
+def static_of(found: Found) -> str:
+    """Return the tables of a static report: chosen kernels, and the rules that some break."""
+    head = (
+        f"*nvcc {found['nvcc']}, {', '.join(found['archs'])}, flags of TVM: `{found['flags']}`; "
+        f"{found['date']}, commit {found['commit']}. {found['launches']} launches; a line is a "
+        "kernel that multiplies or normalizes, as the backend chooses it.*"
+    )
+    chosen = [
+        f"### {arch}\n\n{table(found['columns'], rows)}" for arch, rows in found["chosen"].items()
+    ]
+    broken = table(found["rules"], found["broken"]) if found["broken"] else "None."
+    return "\n\n".join([head, *chosen, "### What breaks a rule", broken])
+
+
 VIEWS: dict[str, Callable[[Mapping[str, Found]], str]] = {
     "rows": lambda files: rows_of(*files.values()),
     "compile": lambda files: compile_of(*files.values()),
@@ -154,6 +162,7 @@ VIEWS: dict[str, Callable[[Mapping[str, Found]], str]] = {
     "kinds": lambda files: tables.kinds(files.values()),
     "packed": lambda files: tables.packed(files.values()),
     "symbolic": lambda files: tables.symbolic(files.values()),
+    "static": lambda files: static_of(*files.values()),
     "layers": lambda files: tables.layers(*files.values()),
 }
 """Tables of files by name, by the word in the comment."""
@@ -162,8 +171,8 @@ VIEWS: dict[str, Callable[[Mapping[str, Found]], str]] = {
 def rendered(view: str, names: list[str]) -> str:
     """Return the Markdown of a view of files, with where they were measured."""
     files = {name: json.loads((MEASURED / name).read_text()) for name in names}
-    heads = "\n".join(dict.fromkeys(map(provenance, files.values())))
-    return f"\n{heads}\n\n{VIEWS[view](files)}\n\n"
+    heads = dict.fromkeys(map(provenance, files.values())) if view != "static" else {}
+    return "\n" + "".join(f"{head}\n" for head in heads) + f"\n{VIEWS[view](files)}\n\n"
 
 
 def renewed(text: str) -> str:

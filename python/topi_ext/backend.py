@@ -114,8 +114,8 @@ def supports(kind: str, target: Any, zero_points: ZeroPoints = NO_ZERO_POINTS) -
     ----------
     kind : str
         ``conv``, ``conv_transpose``, ``conv_weight_grad``, ``matmul``, ``softmax``,
-        ``masked_softmax``, ``normalize``, ``attention``, ``attention_grad``, ``transpose`` or
-        ``resize``.
+        ``masked_softmax``, ``normalize``, ``strided_normalize``, ``attention``,
+        ``attention_grad``, ``transpose`` or ``resize``.
     target : tvm.target.Target or None
     zero_points : tuple of int
         Numbers that are subtracted from elements of both operands.

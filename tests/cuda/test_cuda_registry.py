@@ -20,7 +20,7 @@ from topi_ext.cuda.backend import CudaBackend
 from topi_ext.cuda.machine import STATIC_SHARED, GpuMachine
 from topi_ext.cuda.plan.implicit_gemm import ImplicitGemmPlan
 from topi_ext.cuda.plan.tiles import Plan, WarpTiles
-from topi_ext.cuda.registry import KERNELS
+from topi_ext.cuda.registry import KERNELS, ROWWISE
 from topi_ext.cuda.select.choose import candidates, choose
 from topi_ext.kernel.registry import Kernel
 from topi_ext.spec.conv import OPERANDS
@@ -58,7 +58,7 @@ def test_every_file_has_a_row() -> None:
 
 
 def test_rows_are_found_by_face_and_plan() -> None:
-    found = {kernel.name for face in OPERANDS for kernel in KERNELS.of_kind(face)}
+    found = {kernel.name for face in (*OPERANDS, *ROWWISE) for kernel in KERNELS.of_kind(face)}
     assert found == {kernel.name for kernel in KERNELS}
     assert all(KERNELS.of_plan(object.__new__(kernel.plan)) is kernel for kernel in KERNELS)
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from figures import static_of
 from gpu import toolchain
 from gpu_static import banks, ceilings, sass, shapes, static, tables
 from topi_ext.cuda.machine import GpuMachine
@@ -189,7 +190,7 @@ def test_tables_name_what_breaks_a_rule() -> None:
     row |= {"registers": 255, "spills": 8, "stack": 0, "shared_static": 4, "shared_dynamic": 0}
     row |= {"resident": 1, "share": 0.5, "per_load": 4.0, "hmma": False, "set": "chosen"}
     header = {"date": "d", "nvcc": "n", "commit": "c", "flags": "f", "archs": ["sm_80"]}
-    said = tables.markdown(header, [row], ["sm_80"])
+    said = static_of(tables.cells(header, [row], ["sm_80"]))
     assert "128x128x8 t8x8 packed" in said
     for words in ("spills 8 bytes", "255 registers", "50% of the main loop", "4.0 products"):
         assert words in said

@@ -291,7 +291,7 @@ class Threads(Values):
         lanes, said = re.search(r"<(\d+)", text), re.search(r"(?:copy|keep)(\d+)", text)
         wide = int(said[1]) if said else _SIXTEEN
         is_load = "load" in text
-        guard = self.of(given[-1]) if "copy" in text else None
+        guard = self.of(given[-1]) if re.search("copy|read", text) else None
         for one, index in itertools.pairwise(given):
             if type(one).__name__ != "Call" or name_of(one) != "buffer_data":
                 continue

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from gpu.layouts import layouts_of, stored_shape
 from topi_ext import compat
@@ -17,6 +18,8 @@ from topi_ext.kernel.registry import Kernel
 from topi_ext.spec.conv import OPERANDS, RESULT, Convolution
 from topi_ext.spec.geometry import Geometry
 from topi_ext.spec.layout import Layouts
+from topi_ext.spec.post_ops import PostOp
+from topi_ext.spec.rowwise import NORMALIZE, SOFTMAX, RowWise
 
 ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 
@@ -50,6 +53,8 @@ class Shape:
     dtype: str = "float32"
     channels_last: bool = False
     symbolic: bool = False
+
+    kinds: ClassVar[tuple[str, ...]] = KINDS
 
     @property
     def geometry(self) -> Geometry:
@@ -92,11 +97,47 @@ class Shape:
         ]
 
 
+@dataclass(frozen=True)
+class RowShape:
+    """Rows of a group norm with scale, shift and silu, or of softmax.
+
+    Attributes
+    ----------
+    name : str
+    sizes : tuple of int
+        Images, groups, channels of a group, places.
+    dtype : str
+    kinds : tuple of str
+        Kinds of operators.
+    """
+
+    name: str
+    sizes: tuple[int, int, int, int]
+    dtype: str = "float32"
+    kinds: tuple[str, ...] = (NORMALIZE,)
+
+    channels_last: ClassVar[bool] = False
+    symbolic: ClassVar[bool] = False
+
+    def problem(self, kind: str) -> RowWise:
+        """Return a kind of it."""
+        affine = [PostOp(op, "gc", "gc") for op in ("multiply", "add")]
+        steps = (*affine, PostOp("silu")) if kind == NORMALIZE else ()
+        sizes = tuple(zip("ngcs", self.sizes))
+        return RowWise(kind, sizes, "cs", (self.dtype, self.dtype), 1e-5, steps).merged()
+
+    def stored(self, kind: str) -> list[tuple[int, ...]]:
+        """Return the shapes of the operands and of the result of a kind, as stored."""
+        return [one.shape for one in self.problem(kind).arguments()]
+
+
 _RESNET = Shape("resnet 3x3", (8, 128, 28, 28), (8, 128, 28, 28), (3, 3), padding=1)
 _DECODER = Shape("decoder 4x4 s2", (8, 64, 64, 64), (8, 128, 32, 32), (4, 4), 2, 1)
 _DEPTHWISE = Shape("depthwise 3x3", (8, 96, 56, 56), (8, 96, 56, 56), (3, 3), 1, 1, 96)
 
-SHAPES = (
+AnyShape = Shape | RowShape
+
+SHAPES: tuple[AnyShape, ...] = (
     _RESNET,
     replace(_RESNET, channels_last=True),
     replace(_RESNET, dtype="float16"),
@@ -113,18 +154,22 @@ SHAPES = (
     Shape("vocoder 16 s8", (1, 128, 2048), (1, 256, 256), (16,), 8, 4),
     Shape("volume 3x3x3", (1, 32, 16, 32, 32), (1, 64, 16, 32, 32), (3, 3, 3), padding=1),
     Shape("double", (2, 32, 28, 28), (2, 32, 28, 28), (3, 3), padding=1, dtype="float64"),
+    RowShape("U-Net 640 at 32x32", (2, 32, 20, 1024), "float16"),
+    RowShape("U-Net 1280 at 8x8", (2, 32, 40, 64)),
+    RowShape("decoder 128 at 512x512", (1, 32, 4, 512 * 512), "float16"),
+    RowShape("tokens", (16, 64, 1, 4096), kinds=(SOFTMAX,)),
 )
 """Every kernel is chosen for some of them on some architecture; a test sees to it."""
 
 
-def spots() -> Iterator[tuple[Shape, str]]:
+def spots() -> Iterator[tuple[AnyShape, str]]:
     """Yield all shapes, with all kinds."""
     for shape in SHAPES:
-        for kind in KINDS:
+        for kind in shape.kinds:
             yield shape, kind
 
 
-def chosen(shape: Shape, kind: str, machine: GpuMachine) -> Plan | None:
+def chosen(shape: AnyShape, kind: str, machine: GpuMachine) -> Plan | None:
     """Return the plan that the backend takes; None where no kernel serves the problem."""
     try:
         return choose(shape.problem(kind), machine)
@@ -132,7 +177,7 @@ def chosen(shape: Shape, kind: str, machine: GpuMachine) -> Plan | None:
         return None
 
 
-def tiles(kernel: Kernel, machine: GpuMachine) -> Iterator[tuple[Shape, str, Plan]]:
+def tiles(kernel: Kernel, machine: GpuMachine) -> Iterator[tuple[AnyShape, str, Plan]]:
     """Yield each tile of a kernel's table, with the depth and the number of shares that are
     estimated to be the fastest for the kernel's largest shape.
     """
@@ -147,10 +192,10 @@ def tiles(kernel: Kernel, machine: GpuMachine) -> Iterator[tuple[Shape, str, Pla
 
 def _tile(plan: Plan) -> str:
     """Return a plan without what does not belong to its tile."""
-    return re.sub(r"(depth|splits)=\d+", "", str(plan))
+    return re.sub(r"(depth|splits|parts|turns)=\d+", "", str(plan))
 
 
-def _representative(kernel: Kernel, machine: GpuMachine) -> tuple[Shape, str]:
+def _representative(kernel: Kernel, machine: GpuMachine) -> tuple[AnyShape, str]:
     """Return a shape and a kind for which a kernel has plans; one for which it is chosen if there
     is.
     """

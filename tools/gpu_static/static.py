@@ -36,7 +36,7 @@ MOST_BLOCKS = {75: 16, 86: 16, 87: 16, 89: 24, 120: 24}
 class Spot:
     """A plan for a kind of operator and a shape on an architecture."""
 
-    shape: shapes.Shape
+    shape: shapes.AnyShape
     kind: str
     plan: Plan
     arch: str
@@ -69,7 +69,7 @@ def tile_spots(archs: tuple[str, ...]) -> Iterator[Spot]:
 
 
 @lru_cache(maxsize=256)
-def lowered(shape: shapes.Shape, kind: str, plan: Plan, arch: str) -> Lowered:
+def lowered(shape: shapes.AnyShape, kind: str, plan: Plan, arch: str) -> Lowered:
     """Return the kernels of a plan."""
     return lower(kernels.build(shape.problem(kind), plan), arch)
 

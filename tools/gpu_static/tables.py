@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The static report as Markdown."""
+"""The cells of the tables of the static report."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from .ceilings import broken
@@ -17,27 +17,21 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def markdown(header: dict[str, Any], rows: Sequence[Row], archs: Sequence[str]) -> str:
-    """Return the tables of one architecture each, and what breaks a rule on any."""
-    lines = [
-        f"{header['date']}, nvcc {header['nvcc']}, commit {header['commit']}; flags of TVM: "
-        f"`{header['flags']}`. {len(rows)} launches on {', '.join(header['archs'])}; a line is a "
-        "kernel that multiplies, as the backend chooses it.",
-    ]
-    for arch in archs:
-        main = [row for row in rows if row["arch"] == arch and row["part"] == "main"]
-        taken = [row for row in main if row["set"] == "chosen"]
-        lines += ["", f"### {arch}", "", *_table(COLUMNS, map(_cells, taken))]
-    lines += ["", "### What breaks a rule", "", *_faults(rows)]
-    return "\n".join(lines) + "\n"
+RULES = ("kernel", "rule", "launches", "worst", "of")
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    return [
-        f"| {' | '.join(columns)} |",
-        f"|{'---|' * len(columns)}",
-        *(f"| {' | '.join(cells)} |" for cells in rows),
-    ]
+def cells(header: dict[str, Any], rows: Sequence[Row], archs: Sequence[str]) -> dict[str, Any]:
+    """Return the cells of a table for each architecture, and of one of broken rules on any."""
+    main = [row for row in rows if row["part"] == "main" and row["set"] == "chosen"]
+    chosen = {arch: [_cells(row) for row in main if row["arch"] == arch] for arch in archs}
+    return {
+        **header,
+        "launches": len(rows),
+        "columns": COLUMNS,
+        "chosen": chosen,
+        "rules": RULES,
+        "broken": _faults(rows),
+    }
 
 
 def short(plan: str) -> str:
@@ -77,7 +71,7 @@ def _cells(row: Row) -> list[str]:
     ]
 
 
-def _faults(rows: Sequence[Row]) -> list[str]:
+def _faults(rows: Sequence[Row]) -> list[list[str]]:
     """Rules that are broken, with how many launches, and the one that breaks it most plainly."""
     found: dict[tuple[str, str], list[tuple[str, Row]]] = defaultdict(list)
     for row in rows:
@@ -91,7 +85,7 @@ def _faults(rows: Sequence[Row]) -> list[str]:
         line, row = max(lines, key=lambda one: _numbers(one[0]))
         said = f"{row['shape']}, {row['kind']}, {row['dtype']}, {short(row['plan'])}, {row['arch']}"
         listed.append([kernel, kind.replace("N", "…"), str(len(lines)), line, said])
-    return _table(("kernel", "rule", "launches", "worst", "of"), listed) if listed else ["None."]
+    return listed
 
 
 def _numbers(line: str) -> list[float]:

@@ -15,6 +15,8 @@ from ..kernel.selection import ALL, Selection
 from ..precision import may_use_tf32
 from ..spec.conv import Convolution
 from ..spec.post_ops import ZeroPoints
+from ..spec.problem import Problem
+from ..spec.rowwise import RowWise
 from ..spec.size_rules import Rule
 from . import kernels
 from .machine import GRID, GpuMachine
@@ -49,12 +51,12 @@ class CudaBackend:
         machine = replace(machine, multiplies_tf32=machine.has_mma and may_use_tf32())
         return cls(machine, selection)
 
-    def choice(self, problem: Convolution) -> Choice:
+    def choice(self, problem: Problem) -> Choice:
         """Return the plan with the lowest estimate."""
         nanoseconds, plan = rated(problem, self.machine, self.selection)
         return Choice(plan, nanoseconds, "estimate" if self.selection.is_all else "selected")
 
-    def build(self, problem: Convolution, plan: Plan | None = None) -> Any:
+    def build(self, problem: Problem, plan: Plan | None = None) -> Any:
         """Return the PrimFunc of the kernel with this `plan`, by default the one with the lowest
         estimate.
 
@@ -77,7 +79,7 @@ class CudaBackend:
         moves = (LAUNCH + bytes_time(2 * moved, self.machine) for moved in transposed)
         return sum(kernels_of) + sum(moves)
 
-    def candidates(self, problem: Convolution) -> Iterator[tuple[float, Plan]]:
+    def candidates(self, problem: Problem) -> Iterator[tuple[float, Plan]]:
         """Yield every plan that is compared for a problem, with its estimated cost."""
         return candidates(problem, self.machine)
 
@@ -92,8 +94,11 @@ class CudaBackend:
         return not any(zero_points)
 
     @staticmethod
-    def rules(problem: Convolution) -> list[Rule]:
+    def rules(problem: Problem) -> list[Rule]:
         """Return the rules for sizes that hold in addition to those of every target."""
+        if isinstance(problem, RowWise):
+            return _row_rules(problem)
+        assert isinstance(problem, Convolution)
         sizes = problem.y_sizes if problem.kind == "conv_weight_grad" else problem.out_sizes
         channels = 1 if problem.kind == "conv_weight_grad" else problem.out_channels
         numbered = prod(sizes) * channels * problem.geometry.groups
@@ -102,7 +107,7 @@ class CudaBackend:
         return [(numbered <= GRID, rule)]
 
     def build_packing(
-        self, problem: Convolution, plan: Plan | None = None
+        self, problem: Problem, plan: Plan | None = None
     ) -> tuple[Any, Packed] | None:
         """Return the PrimFunc that packs weights for that kernel, and the packed form; None if the
         kernel reads weights as they are stored.
@@ -110,3 +115,15 @@ class CudaBackend:
         plan = self.choice(problem).plan if plan is None else plan
         packed = kernels.packed_weights(problem, plan)
         return packed and (kernels.build_packing(problem, plan), packed)
+
+
+def _row_rules(problem: RowWise) -> list[Rule]:
+    """Return the rules for sizes of row-wise kernels, which also number columns behind a row."""
+    numbered = {"rows": problem.rows, "elements of a row": problem.columns}
+    return [
+        (
+            problem.extent(letters) <= GRID // 2,
+            f"{problem.kind}: kernels for cuda number {what} with 32 bits: at most {GRID // 2}",
+        )
+        for what, letters in numbered.items()
+    ]

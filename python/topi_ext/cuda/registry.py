@@ -8,16 +8,19 @@ other module names it.
 from __future__ import annotations
 
 from ..kernel.registry import DynamicShapes, Kernel, Registry
+from ..spec.rowwise import OPS, STRIDED_NORMALIZE
 from .machine import GpuMachine
 from .plan.direct import DirectPlan, direct_candidates
 from .plan.implicit_gemm import ImplicitGemmPlan, implicit_gemm_candidates
 from .plan.implicit_gemm_mma import ImplicitGemmMmaPlan, implicit_gemm_mma_candidates
+from .plan.rowwise import RowwisePlan, rowwise_candidates
 from .plan.wgrad_direct import WgradDirectPlan, wgrad_direct_candidates
 from .plan.wgrad_gemm import WgradGemmPlan, wgrad_gemm_candidates
 from .plan.wgrad_mma import WgradMmaPlan, wgrad_mma_candidates
 
 CONVS = ("conv", "conv_transpose")
-ALWAYS = DynamicShapes(kinds=(*CONVS, "conv_weight_grad"))
+ROWWISE = (*OPS, STRIDED_NORMALIZE)
+ALWAYS = DynamicShapes(kinds=(*CONVS, "conv_weight_grad", *ROWWISE))
 """Symbolic sizes are planned as if they had the values of their hints."""
 
 KERNELS: Registry[GpuMachine] = Registry(
@@ -49,4 +52,5 @@ KERNELS: Registry[GpuMachine] = Registry(
         wgrad_direct_candidates,
         dynamic=ALWAYS,
     ),
+    Kernel("rowwise", RowwisePlan, ROWWISE, rowwise_candidates, dynamic=ALWAYS),
 )

@@ -123,13 +123,15 @@ def instance_norm(shape: Sequence[Size], axes: Sequence[int], channel: int) -> N
 def group_norm(
     shape: Sequence[Size], axes: Sequence[int], channel: int, groups: int
 ) -> Normalized | None:
-    """Return the rows of a group norm; see :func:`instance_norm`."""
+    """Return the rows of a group norm; see :func:`instance_norm`.  Channels may be last, too."""
     channels = shape[channel]
-    if not (_are_behind(channel, axes, shape) and isinstance(channels, int)):
+    is_first, is_last = (are(channel, axes, shape) for are in (_are_behind, _are_before))
+    if not ((is_first or is_last) and isinstance(channels, int)):
         return None
     names = list(_NAMES[: len(shape)])
+    places = names[channel + 1 :] if is_first else names[1:channel]
     names[channel] = _GROUP + _CHANNEL
-    columns = _CHANNEL + "".join(names[channel + 1 :])
+    columns = "".join([_CHANNEL, *places] if is_first else [*places, _CHANNEL])
     sizes = {a: size for a, size in zip(names, shape) if len(a) == 1}
     sizes |= {_GROUP: groups, _CHANNEL: channels // groups}
     return Normalized(Letters(sizes, (tuple(names),)), columns, _GROUP + _CHANNEL)
@@ -145,6 +147,14 @@ def _are_behind(channel: int, axes: Sequence[int], shape: Sequence[Size]) -> boo
     normalized = {axis for axis in axes if not _is(shape[axis], 1)}
     behind = {axis for axis in range(channel + 1, len(shape)) if not _is(shape[axis], 1)}
     return normalized == behind and len(shape) > channel + 1
+
+
+def _are_before(channel: int, axes: Sequence[int], shape: Sequence[Size]) -> bool:
+    """Return whether the axes of a norm are those between the batch and the channels, the last
+    axis."""
+    normalized = {axis for axis in axes if not _is(shape[axis], 1)}
+    before = {axis for axis in range(1, channel) if not _is(shape[axis], 1)}
+    return normalized == before and channel == len(shape) - 1 and channel > 1
 
 
 def _is(size: Size, number: int) -> bool:

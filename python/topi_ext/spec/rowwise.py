@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Softmax and normalizations to be built: what is computed of each row of a tensor.
 
-A letter names each axis of the tensor, in memory order; the last of them make a row.
+A letter names each axis of the tensor, in memory order; the last of them make a row, but for a
+group norm with channels last, whose rows are apart in memory.
 
 =====================  ========  ==================================
 operator               letters   a row is
@@ -9,6 +10,7 @@ operator               letters   a row is
 softmax of last axis   b, k      k
 layer norm             b, k      k
 group norm             n, g, cs  the channels c of a group, places s
+with channels last     n, s, gc  the same
 instance norm          n, c, s   the places s of a channel
 =====================  ========  ==================================
 
@@ -26,6 +28,9 @@ from .geometry import Size
 from .post_ops import Epilogue, without_letters
 from .problem import Argument, LetteredProblem, by
 
+STRIDED_NORMALIZE = "strided_normalize"
+"""Kind of a normalization of rows whose elements are apart in memory."""
+
 NORMALIZE, SOFTMAX, MASKED_SOFTMAX = OPS = ("normalize", "softmax", "masked_softmax")
 """To mean 0 and variance 1; softmax; the same, but zeros where all of a row is minus infinity."""
 
@@ -41,7 +46,7 @@ class RowWise(LetteredProblem):
     sizes : tuple of (str, int or symbolic)
         Size of each letter, in memory order.
     columns : str
-        The letters of a row: the last ones.
+        The letters of a row, in memory order: the last ones, unless they are apart.
     dtypes : tuple of str
         Dtypes of the operand and of the result.
     epsilon : float
@@ -60,7 +65,12 @@ class RowWise(LetteredProblem):
     @property
     def kind(self) -> str:
         """Kind of operator, as :mod:`topi_ext.kernel.info` names it."""
-        return self.op
+        return STRIDED_NORMALIZE if self.is_strided else self.op
+
+    @property
+    def is_strided(self) -> bool:
+        """Return whether elements of a row are apart in memory."""
+        return not self.letters.endswith(self.columns)
 
     @property
     def shape_text(self) -> str:
