@@ -113,8 +113,13 @@ def test_a_refusal_of_the_driver_is_one_line() -> None:
 # ---------------------------------------------------------------- requests and bundles
 
 
-def test_checks_meet_every_kernel_and_face() -> None:
-    found = list(requests.checked(MACHINE, ("float32", "float16")))
+@pytest.fixture(scope="module")
+def found() -> list[Request]:
+    """All checks of two dtypes."""
+    return list(requests.checked(MACHINE, ("float32", "float16")))
+
+
+def test_checks_meet_every_kernel_and_face(found: list[Request]) -> None:
     assert {one.kernel for one in found} >= {kernel.name for kernel in KERNELS}
     assert {one.face for one in found} == set(FACES)
     assert {one.geometry.rank for one in found} == {1, 2, 3}
@@ -128,9 +133,8 @@ def test_checks_meet_every_kernel_and_face() -> None:
     assert any(one.maker == "tf32x3" for one in plain)
 
 
-def test_first_checks_truncate_and_misalign() -> None:
+def test_first_checks_truncate_and_misalign(found: list[Request]) -> None:
     """Sums of one sign in every face, and each operand and result at addresses of no vector."""
-    found = list(requests.checked(MACHINE, ("float32", "float16")))
     few = requests.smoke(requests.spread(found))
     signs = {(one.face, one.dtype, one.maker) for one in few if one.one_sign}
     assert {face for face, _, _ in signs} == set(FACES)
@@ -262,10 +266,11 @@ def test_a_run_from_arguments_to_files(tmp_path: Path, capsys: pytest.CaptureFix
     assert Record.read(out.with_suffix(".jsonl"), *session.LISTS) == found
     found["summary"] = summary_of_all
     assert set(found) == {"header", "checks", "rows", "through_tvm", "summary"}
-    assert len(found["rows"]) == 3 and len(found["summary"]["incorrect"]) == 4
+    assert len(found["rows"]) == 3 and len(found["summary"]["incorrect"]) == 10
     assert "What to look at first" in capsys.readouterr().out
     assert (tmp_path / "gpu.png").read_bytes().startswith(b"\x89PNG")
-    assert "4 results are incorrect or missing" in out.with_suffix(".md").read_text()
+    # The check, and again with each of three tensors at two addresses; three rows.
+    assert "10 results are incorrect or missing" in out.with_suffix(".md").read_text()
 
 
 def test_a_gpu_that_breaks_costs_a_row(tmp_path: Path) -> None:

@@ -36,6 +36,14 @@ def known_extent(schedule: Any, loop: Any) -> int | None:
     return extent if isinstance(extent, int) else None
 
 
+def compares(schedule: Any, block: Any) -> bool:
+    """Return whether `block` compares values or chooses by a condition."""
+    found: list[Any] = []
+    note = dict.fromkeys(("EQ", "NE", "LT", "LE", "GT", "GE", "Not", "Select"), found.append)
+    with_replaced(schedule.get(block).body, note)
+    return bool(found)
+
+
 def row_parts(schedule: Any, block: Any) -> int | None:
     """Return the length of the parts in which a block without a reduction computes a row.
 

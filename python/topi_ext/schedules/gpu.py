@@ -29,6 +29,7 @@ from ..compat import buffer_of_region, dtype_name, s_tir
 from ..spec.dtypes import byte_width
 from .blocks import (
     SPATIAL,
+    compares,
     has_columns,
     is_spatial,
     known_extent,
@@ -66,6 +67,8 @@ _SCALAR_BLOCKS = 64
 
 _VECTOR_BYTES = 16
 _VECTOR_DTYPES = {"float16", "float32"}
+_CONDITIONS = 4
+"""Most lanes of a vector of conditions in TVM's CUDA code."""
 
 
 def on_gpu(func: Any) -> Any:
@@ -228,6 +231,8 @@ def _lanes(schedule: Any, block: Any) -> int:
     if not reads_along(schedule, block, len(stated.iter_vars) - 1):
         return 1
     lanes = _VECTOR_BYTES // max(map(byte_width, dtypes))
+    if compares(schedule, block):
+        lanes = min(lanes, _CONDITIONS)
     while row % lanes:
         lanes //= 2
     return lanes
