@@ -7,8 +7,10 @@ CUDA code, since TVM compiles it where it finds CUDA's runtime: the machine code
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -91,8 +93,8 @@ class Bundle:
         return tuple(name for name, graph in ENGINES.items() if self.device == "cuda" or not graph)
 
     def library(self, model: Model, engine: str) -> Path:
-        """Return the file of a library."""
-        return self.folder / f"{model.stem}_{engine}.so"
+        """Return the file of a compressed library."""
+        return self.folder / f"{model.stem}_{engine}.so.gz"
 
     def weights(self, model: Model) -> list[str]:
         """Return the names of the weights, in the order of the arguments."""
@@ -116,7 +118,11 @@ class Bundle:
             imported, weights = without_weights(module, inputs)
             for engine in self.engines:
                 executable = compiled(imported, arch, uses_graph=ENGINES[engine])
-                executable.export_library(str(self.library(model, engine)))
+                with tempfile.TemporaryDirectory() as folder:
+                    library = Path(folder, "model.so")
+                    executable.export_library(str(library))
+                    data = gzip.compress(library.read_bytes())
+                self.library(model, engine).write_bytes(data)
                 for source in sources(executable.mod):
                     runtime.add_machine_code(self.folder, source, arch)
         except Exception as error:

@@ -9,6 +9,7 @@ are not needed.
 from __future__ import annotations
 
 import ctypes
+import gzip
 import hashlib
 import importlib.metadata
 import os
@@ -82,7 +83,7 @@ def _is_used(name: str) -> bool:
 
 def machine_code(folder: Path, source: str) -> Path:
     """Return the file of the machine code of CUDA code, which several libraries may share."""
-    return folder / f"{hashlib.sha256(source.encode()).hexdigest()[:24]}.cubin"
+    return folder / f"{hashlib.sha256(source.encode()).hexdigest()[:24]}.cubin.gz"
 
 
 def add_machine_code(folder: Path, source: str, arch: str) -> None:
@@ -93,7 +94,7 @@ def add_machine_code(folder: Path, source: str, arch: str) -> None:
     if not path.exists():
         with tempfile.TemporaryDirectory() as workspace:
             binary, _ = toolchain.compile_source(source, arch, Path(workspace))
-            path.write_bytes(binary.read_bytes())
+            path.write_bytes(gzip.compress(binary.read_bytes()))
 
 
 def load(folder: Path, device: str) -> Any:
@@ -130,7 +131,7 @@ def load(folder: Path, device: str) -> Any:
 
 def _compiled(folder: Path, source: str) -> bytes:
     """Return machine code to TVM, which would compile CUDA code when it loads a library."""
-    return machine_code(folder, str(source)).read_bytes()
+    return gzip.decompress(machine_code(folder, str(source)).read_bytes())
 
 
 class Library:
@@ -141,13 +142,16 @@ class Library:
     tvm_ffi : module
         The result of :func:`load`.
     path : Path
-        Library of a module by :func:`relax_ext.pipeline.with_packed_parameters`.
+        Compressed library of a module by :func:`relax_ext.pipeline.with_packed_parameters`.
     weights, inputs : list of torch.Tensor
         On the device.
     """
 
     def __init__(self, tvm_ffi: Any, path: Path, weights: list[Any], inputs: list[Any]) -> None:
-        machine = tvm_ffi.load_module(str(path))["vm_load_executable"]()
+        with tempfile.TemporaryDirectory() as folder:
+            library = Path(folder, path.stem)
+            library.write_bytes(gzip.decompress(path.read_bytes()))
+            machine = tvm_ffi.load_module(str(library))["vm_load_executable"]()
         kind = CUDA if inputs[0].is_cuda else CPU
         devices = [kind, CPU] if kind != CPU else [CPU]
         machine["vm_initialization"](*(n for one in devices for n in (one, 0, POOLED)))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import subprocess
@@ -80,12 +81,13 @@ def test_a_library_for_cuda_has_machine_code_and_no_weights(
 
     monkeypatch.setattr(runtime, "add_machine_code", add)
     bundle.add(LAYER)
-    (binary,) = tmp_path.glob("*.cubin")
-    kernels = {name.decode() for name in re.findall(rb"\.text\.(\w+)", binary.read_bytes())}
+    (binary,) = tmp_path.glob("*.cubin.gz")
+    code = gzip.decompress(binary.read_bytes())
+    kernels = {name.decode() for name in re.findall(rb"\.text\.(\w+)", code)}
     assert any(name.startswith("conv2d_transpose") for name in kernels), kernels
     for engine, source in zip(bundle.engines, compiled):
         assert runtime.machine_code(tmp_path, source) == binary
-        library = bundle.library(LAYER, engine).read_bytes()
+        library = gzip.decompress(bundle.library(LAYER, engine).read_bytes())
         # TVM asks for the machine code of the text in the library.
         assert source.encode() in library and len(library) < 100_000
     assert bundle.weights(LAYER) == ["0.weight"]

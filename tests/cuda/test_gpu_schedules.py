@@ -71,6 +71,7 @@ OPERATORS = {
     "halves by a condition": Operator(
         lambda x: OP.nn.leakyrelu(x, 0.25), lambda x: F.leaky_relu(x, 0.25), [(3, 5, 24)],
         dtype="float16"),
+    "halves by float32": Operator(OP.nn.silu, F.silu, [(3, 5, 24)], dtype="float16"),
     "windows": Operator(
         lambda x: OP.nn.max_pool2d(x, **POOL), lambda x: F.max_pool2d(x, 3, 2, 1), [(2, 3, 9, 8)]),
     "windows of sums": Operator(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from math import prod
 from typing import Any
@@ -36,11 +37,10 @@ def known_extent(schedule: Any, loop: Any) -> int | None:
     return extent if isinstance(extent, int) else None
 
 
-def compares(schedule: Any, block: Any) -> bool:
-    """Return whether `block` compares values or chooses by a condition."""
+def has_nodes(schedule: Any, block: Any, kinds: Iterable[str]) -> bool:
+    """Return whether the statement of `block` has a node of one of the kinds, such as ``LT``."""
     found: list[Any] = []
-    note = dict.fromkeys(("EQ", "NE", "LT", "LE", "GT", "GE", "Not", "Select"), found.append)
-    with_replaced(schedule.get(block).body, note)
+    with_replaced(schedule.get(block).body, dict.fromkeys(kinds, found.append))
     return bool(found)
 
 
