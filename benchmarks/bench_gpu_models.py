@@ -42,6 +42,8 @@ from gpu.record import Record, write
 from gpu.session import arch_of, header, torch_of_cuda
 from gpu.workers import TaskError, Workers
 
+TASK_SECONDS = 120.0
+"""Maximum seconds of a row, which ``torch.compile`` needs."""
 DTYPES = ("float32", "float16")
 PROTOCOL = "wall clock, blocks of calls with a wait at the end, median of 9 blocks; no TF32"
 
@@ -129,7 +131,7 @@ def run(given: argparse.Namespace) -> int:
     about = header(torch, arch, given.bundle, PROTOCOL)
     record = Record(given.json, about, "rows", resumes=True)
     done = {row["key"] for row in record.found["rows"]}
-    runner = Workers(partial(Device.opened, given.bundle))
+    runner = Workers(partial(Device.opened, given.bundle), TASK_SECONDS)
     for group in tasks(given, bundle):
         for model, engine in group:
             if key(model, engine) in done or time.monotonic() - begun > given.seconds:
