@@ -30,7 +30,6 @@ import os
 import sys
 import time
 from collections.abc import Iterable
-from datetime import datetime, timezone
 from itertools import chain
 from pathlib import Path
 
@@ -38,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "python"))  # a checkout that
 
 from benchmark.arguments import count
 from benchmark.cases import KINDS, Case, read_cases
-from benchmark.environment import commit
+from benchmark.environment import commit, today
 from gpu.requests import FORMATS, PLACES, Request, checked, makers, spread, timed
 
 CASES = Path(__file__).parent / "cases"
@@ -126,8 +125,8 @@ def requests(given: argparse.Namespace, arch: str) -> tuple[list[Request], list[
     to_time = [] if given.no_time else list(timed(cases, given.dtypes, given.kinds))
     if given.bundle is not None:
         known = Bundle(given.bundle)
-        to_check = [one for one in to_check if one.key in known]
-        to_time = [one for one in to_time if one.key in known]
+        to_check = [one for one in to_check if one.code in known]
+        to_time = [one for one in to_time if one.code in known]
     return to_check, to_time[: given.most]
 
 
@@ -138,9 +137,9 @@ def prepare(given: argparse.Namespace) -> int:
     arch = given.arch or "sm_90"
     to_check, to_time = requests(given, arch)
     wanted = [*to_check, *chain.from_iterable(makers(one, given.plans) for one in to_time)]
-    header = {"arch": arch, "commit": commit(), "date": _today()}
+    header = {"arch": arch, "commit": commit(), "date": today()}
     parts = Parts(given.prepare.with_suffix(".parts"), header)
-    missing = [one for one in wanted if one.key not in parts]
+    missing = [one for one in wanted if one.code not in parts]
     until = time.monotonic() + given.seconds
     for number, one in enumerate(prepare_all(missing, arch, given.jobs)):
         parts.add(one)
@@ -154,10 +153,6 @@ def prepare(given: argparse.Namespace) -> int:
     return 0
 
 
-def _today() -> str:
-    return datetime.now(timezone.utc).date().isoformat()
-
-
 def main() -> int:
     """Run the command line."""
     made = parser()
@@ -165,10 +160,11 @@ def main() -> int:
     try:
         if given.prepare:
             return prepare(given)
-        from gpu.session import Record, finish, opened, run
+        from gpu.record import Record
+        from gpu.session import LISTS, finish, opened, run
 
         if given.summarize:
-            finish(Record.read(given.summarize), given.json, given.plot)
+            finish(Record.read(given.summarize, *LISTS), given.json, given.plot)
             return 0
         arch, runner = opened(given)
         return run(given, runner, arch, *requests(given, arch))

@@ -1,170 +1,167 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times the demo's decoders on a GPU, by ``relax_ext.pipeline`` and by PyTorch with cuDNN.
+"""Times whole models on a GPU, by ``relax_ext.pipeline`` and by PyTorch.
 
 ::
 
-    python benchmarks/bench_gpu_models.py --batch 1 16 --json out/gpu_models.json
+    python benchmarks/bench_gpu_models.py --prepare out/models_sm_90 --arch sm_90     # no GPU
+    python benchmarks/bench_gpu_models.py --bundle out/models_sm_90 --json out/gpu_models.json
 
-Each model, with random weights, is exported, imported, compiled, and compared with PyTorch in
-float64.  Then this package and PyTorch run interleaved, each also in a CUDA graph, which removes
-most launches; PyTorch runs with ``cudnn.benchmark`` and without TF32.  Times are medians of
-milliseconds, with launches and Python, and with a wait for the result after each block of calls.  A
-model that fails is named, and the next one follows.
+``--prepare`` needs TVM 0.27 and nvcc.  It compiles each model ahead, with and without a CUDA graph,
+and copies TVM's runtime, so ``--bundle`` needs a GPU and a PyTorch with CUDA 13 only.  Both may be
+called again, and continue.
 
-It needs TVM 0.27, nvcc and a PyTorch with CUDA.
+PyTorch runs with ``cudnn.benchmark`` and without TF32: eager, with channels last, both also in a
+CUDA graph, and by ``torch.compile``.  Results are compared with PyTorch in float64.  Times are
+medians of milliseconds, with launches and Python, and with a wait for the results after each block
+of calls.  A process that breaks costs one row.  Each row is written at once as a line of
+``OUT.jsonl``.
+
+Exit status: 0 if all results of this package are correct, 1 if one is not, 2 if the command line
+is, or if the GPU or PyTorch with CUDA is missing.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import math
 import os
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
-from statistics import geometric_mean, median
-from typing import Any
 
-BLOCKS = 9
-CALLS = 20
-"""Calls in a block."""
+sys.path.insert(0, str(Path(__file__).parents[1] / "python"))  # a checkout that is not installed
+
+from benchmark.arguments import count
+from benchmark.environment import commit
+from gpu.model_bundle import CPU, RUNTIME, Bundle, Model, add_all
+from gpu.record import Record, write
+from gpu.session import arch_of, header, torch_of_cuda
+from gpu.workers import TaskError, Workers
+
+TASK_SECONDS = 120.0
+"""Maximum seconds of a row, which ``torch.compile`` needs."""
+DTYPES = ("float32", "float16")
+PROTOCOL = "wall clock, blocks of calls with a wait at the end, median of 9 blocks; no TF32"
 
 
-@dataclass
-class Row:
-    """Results of a model; milliseconds of a call."""
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    made = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    add = made.add_argument
+    to_do = made.add_mutually_exclusive_group(required=True)
+    to_do.add_argument("--prepare", type=Path, metavar="FOLDER", help="compile into this folder")
+    to_do.add_argument(
+        "--bundle", type=Path, metavar="FOLDER", help="run the models of this folder"
+    )
+    add("--arch", default="sm_90", help="sm_NN, or llvm for a trial on this CPU (default: sm_90)")
+    add("--python", default="3.12", help="version on the machine with the GPU (default: 3.12)")
+    add("--only", nargs="+", metavar="NAME", help="only these models")
+    add("--batch", type=count, nargs="+", default=[1, 16], metavar="N", help="default: 1 16")
+    add("--dtypes", nargs="+", choices=DTYPES, default=DTYPES, help="both if absent")
+    add(
+        "--jobs",
+        type=count,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="compile so many at once",
+    )
+    add("--seconds", type=float, default=math.inf, help="begin no row after so many")
+    add("--json", type=Path, metavar="OUT", help="write rows and summary here")
+    return made
 
-    model: str
-    batch: int
-    ours: float
-    ours_graph: float
-    torch: float
-    torch_graph: float
-    error: float
-    compile_s: float
 
-    @property
-    def ratio(self) -> float:
-        """Return the fastest time of PyTorch divided by our fastest time."""
-        return min(self.torch, self.torch_graph) / min(self.ours, self.ours_graph)
+def wanted(given: argparse.Namespace) -> list[Model]:
+    """Return the models, smallest first; raise ValueError for an unknown name."""
+    from gpu.models import MODELS
+
+    names = given.only or list(MODELS)
+    for name in names:
+        if name not in MODELS:
+            raise ValueError(f"--only {name!r} must be one of {', '.join(MODELS)}")
+    return [
+        Model(name, batch, dtype)
+        for name in names
+        for batch in given.batch
+        for dtype in given.dtypes
+    ]
+
+
+def prepare(given: argparse.Namespace) -> int:
+    """Compile all models; those that an earlier call compiled are kept."""
+    from gpu import runtime
+
+    about = {"arch": given.arch, "commit": commit(), "python": given.python}
+    bundle = Bundle(given.prepare, about)
+    runtime.copy_into(bundle.folder / RUNTIME, given.python)
+    missing = [one for one in wanted(given) if one not in bundle]
+    failures = 0
+    for said in add_all(bundle, missing, given.jobs):
+        failures += ": " in said
+        print(said, file=sys.stderr, flush=True)
+    print(f"{given.prepare}: {len([*bundle])} models, {bundle.mebibytes:.1f} MiB")
+    return int(failures > 0)
+
+
+def tasks(given: argparse.Namespace, bundle: Bundle) -> Iterator[list[tuple[Model, str]]]:
+    """Yield models and engines by process: first all models by this package."""
+    from gpu.engines import baselines
+
+    models = [one for one in wanted(given) if one in bundle]
+    by_name = [list(some) for _, some in groupby(models, key=attrgetter("name"))]
+    for engines in (lambda _: bundle.engines, *baselines(bundle.device)):
+        for some in by_name:
+            yield [(one, name) for one in some for name in engines(one)]
+
+
+def run(given: argparse.Namespace) -> int:
+    """Run the models of a bundle; return the exit status."""
+    import torch
+
+    from gpu.engines import Device, key, row_of
+    from gpu.model_summary import is_ours, text
+
+    bundle, begun = Bundle(given.bundle), time.monotonic()
+    arch = bundle.header["arch"]
+    if arch != CPU and arch_of(torch_of_cuda()) != arch:
+        raise ValueError(f"--bundle {given.bundle} is for {arch}, not {arch_of(torch)}")
+    about = header(torch, arch, given.bundle, PROTOCOL)
+    record = Record(given.json, about, "rows", resumes=True)
+    done = {row["key"] for row in record.found["rows"]}
+    runner = Workers(partial(Device.opened, given.bundle), TASK_SECONDS)
+    for group in tasks(given, bundle):
+        for model, engine in group:
+            if key(model, engine) in done or time.monotonic() - begun > given.seconds:
+                continue
+            try:
+                row = runner.result("model", model, engine)
+            except TaskError as failure:
+                row = row_of(model, engine, note=str(failure))
+            record.add("rows", row)
+            print(row["key"], row["ms"], row["error"], row["note"], file=sys.stderr, flush=True)
+        runner.close()
+    write(given.json, record.found)
+    print(said := text(record.found))
+    if given.json:
+        given.json.with_suffix(".md").write_text(said)
+    return int(not all(row["ok"] for row in record.found["rows"] if is_ours(row)))
 
 
 def main() -> int:
-    """Measure all models."""
-    made = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    made.add_argument("--batch", type=int, nargs="+", default=[1])
-    made.add_argument("--json", type=Path, help="write the rows there")
-    given = made.parse_args()
-    sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-    import torch  # before TVM: its runtime for CUDA finds the CUDA runtime that PyTorch has loaded
-
-    if not torch.cuda.is_available():
-        print("bench_gpu_models: PyTorch finds no NVIDIA GPU", file=sys.stderr)
+    """Run the command line."""
+    given = parser().parse_args()
+    try:
+        return prepare(given) if given.prepare else run(given)
+    except (ValueError, OSError) as error:
+        print(f"bench_gpu_models: {error}", file=sys.stderr)
         return 2
-    os.environ.setdefault("TVM_CUDA_COMPILE_MODE", "nvcc")
-    torch.backends.cudnn.benchmark = True
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-    import models
-
-    rows: list[Row] = []
-    failed = 0
-    for name in models.DECODERS:
-        for batch in given.batch:
-            try:
-                rows.append(measured(name, batch))
-            except Exception as failure:  # a model that fails does not end a run
-                failed += 1
-                print(f"bench_gpu_models: {name}: {failure}", file=sys.stderr, flush=True)
-                continue
-            print(rows[-1], flush=True)
-            if given.json:
-                given.json.parent.mkdir(parents=True, exist_ok=True)
-                given.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
-    if rows:
-        print(f"geometric mean: {geometric_mean([row.ratio for row in rows]):.2f}")
-    return int(failed > 0)
-
-
-def measured(name: str, batch: int) -> Row:
-    """Measure one model."""
-    import models
-    import torch
-    import tvm
-    from tvm import relax
-
-    from relax_ext.cli.torch_model import to_relax
-
-    model, x = models.make(name)
-    x = torch.randn(batch, *x.shape[1:], generator=torch.Generator().manual_seed(1))
-    major, minor = torch.cuda.get_device_capability()
-    target = tvm.target.Target(
-        {"kind": "cuda", "arch": f"sm_{major}{minor}"}, host={"kind": "llvm"}
-    )
-    module = to_relax(torch.export.export(model, (x,)), keep_params=False)
-    start = time.perf_counter()
-    ours = relax.VirtualMachine(executable(module, target, uses_graph=False), tvm.cuda())["main"]
-    seconds = time.perf_counter() - start
-    graph = relax.VirtualMachine(executable(module, target, uses_graph=True), tvm.cuda())["main"]
-    given = tvm.runtime.tensor(x.numpy(), tvm.cuda())
-    on_gpu, placed = model.cuda(), x.cuda()
-    with torch.inference_mode():
-        got = [torch.from_numpy(flat(run(given)).numpy()) for run in (ours, graph, graph)]
-        runs = {
-            "ours": (lambda: ours(given), tvm.cuda().sync),
-            "ours_graph": (lambda: graph(given), tvm.cuda().sync),
-            "torch": (lambda: on_gpu(placed), torch.cuda.synchronize),
-            "torch_graph": (captured(on_gpu, placed), torch.cuda.synchronize),
-        }
-        times = in_turns(runs)
-        want = model.double()(placed.double()).cpu()
-    error = float(max((one - want).abs().max() for one in got) / want.abs().max())
-    return Row(name, batch, **times, error=error, compile_s=seconds)
-
-
-def executable(module: Any, target: Any, *, uses_graph: bool) -> Any:
-    """Compile a model; with `uses_graph` its launches are in a CUDA graph."""
-    import tvm
-
-    import relax_ext
-
-    config = {"relax.backend.use_cuda_graph": uses_graph}
-    with tvm.transform.PassContext(opt_level=3, config=config):
-        return tvm.compile(module, target, relax_pipeline=relax_ext.pipeline(target))
-
-
-def flat(result: Any) -> Any:
-    """Return a tensor, or the first of a tuple."""
-    return result if hasattr(result, "numpy") else result[0]
-
-
-def captured(model: Any, x: Any) -> Callable[[], Any]:
-    """Return a call of the model as a CUDA graph."""
-    import torch
-
-    for _ in range(3):  # searches for algorithms, which a graph must not do
-        model(x)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        model(x)
-    return graph.replay
-
-
-def in_turns(runs: dict[str, tuple[Callable[[], Any], Callable[[], Any]]]) -> dict[str, float]:
-    """Return the median over blocks of each function, in milliseconds of a call."""
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(BLOCKS + 1):
-        for name, (run, wait) in runs.items():
-            wait()
-            start = time.perf_counter()
-            for _ in range(CALLS):
-                run()
-            wait()
-            times[name].append((time.perf_counter() - start) / CALLS * 1e3)
-    return {name: median(found[1:]) for name, found in times.items()}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("bench_gpu_models: interrupted")

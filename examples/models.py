@@ -177,20 +177,24 @@ DECODERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 def make(name: str, seed: int = 0) -> tuple[nn.Module, Tensor]:
-    """Return a decoder with random weights, ready for inference, and an input for it.
-
-    Batch norms have seen this input, so that activations are as large as in a trained model.
-    """
+    """Return a decoder with random weights, ready for inference, and an input for it."""
     torch.manual_seed(seed)
     constructor, shape = DECODERS[name]
     model = constructor()
     x = torch.randn(shape)
+    return calibrated(model, x), x
+
+
+def calibrated(model: nn.Module, *inputs: Tensor) -> nn.Module:
+    """Return a model for inference, whose batch norms have seen these inputs, so that activations
+    are as large as in a trained model.
+    """
     for layer in model.modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
             layer.momentum = 1.0
     with torch.no_grad():
-        model(x)
-    return model.eval(), x
+        model(*inputs)
+    return model.eval()
 
 
 def trace(name: str, path: str, seed: int = 0) -> Tensor:

@@ -20,13 +20,12 @@ import argparse
 import json
 import sys
 import time
-from datetime import datetime, timezone
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import benchmarks_path  # noqa: F401 - for what is imported below
-from benchmark.environment import commit
+from benchmark.environment import commit, today
 from figures import static_of
 from gpu import toolchain
 from gpu_static import ceilings, static, tables
@@ -88,7 +87,7 @@ def main() -> int:
         print(f"cuda_report: {error}", file=sys.stderr)
         return 2
     header: dict[str, Any] = {
-        "date": datetime.now(timezone.utc).date().isoformat(),
+        "date": today(),
         "nvcc": toolchain.release(),
         "flags": " ".join(toolchain.FLAGS),
         "commit": commit(),

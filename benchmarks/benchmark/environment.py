@@ -47,7 +47,7 @@ def describe(
     """Return the header of a report: when, by which commit, processor, threads, versions, load."""
     wide = ("amx-bf16", "avx512bf16", "avx512f", "avx2", "fma", "neon", "sve")
     return {
-        "date": datetime.now(timezone.utc).date().isoformat(),
+        "date": today(),
         "commit": commit(),
         "cpu": processor_name(),
         "isa": [name for name in wide if name in features],
@@ -62,6 +62,11 @@ def describe(
             **{name: importlib.metadata.version(name) for name in _PACKAGES},
         },
     }
+
+
+def today() -> str:
+    """Return the date."""
+    return datetime.now(timezone.utc).date().isoformat()
 
 
 def commit() -> str:

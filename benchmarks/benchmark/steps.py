@@ -8,13 +8,12 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from .environment import LARGE_MALLOC, commit, processor_name
+from .environment import LARGE_MALLOC, commit, processor_name, today
 
 LINEAR = 10
 """Ratio beyond which a plot's axis is logarithmic."""
@@ -124,7 +123,7 @@ def measure_all(
 def header(threads: int, packages: Iterable[str]) -> dict[str, Any]:
     """Return when, where and with what rows are measured."""
     return {
-        "date": datetime.now(timezone.utc).date().isoformat(),
+        "date": today(),
         "commit": commit(),
         "cpu": processor_name(),
         "threads": threads,

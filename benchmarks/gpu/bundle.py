@@ -32,7 +32,7 @@ class Prepared:
     Attributes
     ----------
     key : str
-        Key of the request.
+        Name of the kernels, :attr:`Request.code`.
     plan, error : str
         The plan that was built, or the reason why none was.
     binary : bytes
@@ -67,8 +67,8 @@ def prepare(request: Request, arch: str) -> Prepared:
         raise
     except Exception as error:
         lines = [line for line in str(error).splitlines() if line.strip()] or [""]
-        return Prepared(request.key, error=f"{type(error).__name__}: {lines[-1].strip()[:200]}")
-    return Prepared(request.key, made.plan, "", code, made.call, made.packed, made.source)
+        return Prepared(request.code, error=f"{type(error).__name__}: {lines[-1].strip()[:200]}")
+    return Prepared(request.code, made.plan, "", code, made.call, made.packed, made.source)
 
 
 def prepare_all(requests: Iterable[Request], arch: str, jobs: int) -> Iterator[Prepared]:

@@ -58,6 +58,17 @@ class Device:
     ready: dict[str, Prepared] | None = None
     name: str = "cuda"
 
+    def run(self, task: str, *arguments: Any) -> Row:
+        """Run the task ``ceilings``, ``check`` or ``row``; the last two take compiled kernels, the
+        request, and other arguments of :func:`check` or :func:`row_of`.
+        """
+        if task == "ceilings":
+            return ceilings(self)
+        prepared, request, *rest = arguments
+        if self.ready is not None:
+            self.ready.update({one.key: one for one in prepared})
+        return {"check": check, "row": row_of}[task](request, self, *rest)
+
     def stream(self) -> int:
         """Return PyTorch's current stream."""
         return torch.cuda.current_stream().cuda_stream if self.name == "cuda" else 0
@@ -103,12 +114,16 @@ class Bound:
         self.prepared = device.get(request)
         if self.prepared.error:
             raise ValueError(self.prepared.error)
-        data = [tensors.stored(request, role, placed[role]) for role in request.roles[:2]]
+        *begins, end = request.offsets
+        data = [
+            tensors.beginning(tensors.stored(request, role, placed[role]), offset)
+            for role, offset in zip(request.roles, begins)
+        ]
         if self.prepared.packed:
             # It is only timed: the result is checked with weights that the kernel packs.
             numbers = torch.randn(self.prepared.packed, device=device.name)
             data[1] = numbers.to(data[1].dtype)
-        self.out = tensors.result(request, device.name)
+        self.out = tensors.beginning(tensors.result(request, device.name), end)
         self._device = device
         self._memory = tensors.memory_of(self.prepared.call.memory, (*data, self.out), device.name)
         places = [one.data_ptr() for one in self._memory]

@@ -13,6 +13,7 @@ from topi_ext.cuda.plan.tiles import Plan
 from topi_ext.cuda.registry import KERNELS
 from topi_ext.cuda.select.choose import candidates, choose
 from topi_ext.spec.conv import OPERANDS, RESULT, Convolution
+from topi_ext.spec.dtypes import byte_width
 from topi_ext.spec.geometry import Geometry
 from topi_ext.spec.layout import Layouts
 
@@ -47,9 +48,13 @@ class Request:
         Name of the kernel; if empty, the kernel that the backend chooses.
     maker : str
         ``"ours"``, ``"prepacked"`` (ours with packed weights), ``"symbolic"`` (ours with symbolic
-        sizes) or ``"stock"``.
+        sizes), ``"tf32x3"`` (ours with products by TF32) or ``"stock"``.
     place : int
         Rank of the plan by estimate; the backend chooses rank 0.
+    offsets : tuple of int
+        Bytes behind an aligned address at which the operands and the result begin.
+    one_sign : bool
+        Operands are magnitudes, so that errors of truncated sums accumulate.
     """
 
     case: Case
@@ -59,10 +64,18 @@ class Request:
     kernel: str = ""
     maker: str = "ours"
     place: int = 0
+    offsets: tuple[int, int, int] = (0, 0, 0)
+    one_sign: bool = False
 
     @property
     def key(self) -> str:
         """Unique name of the request."""
+        begins = [f"begins at {self.offsets}"] if any(self.offsets) else []
+        return "/".join([self.code, *begins, *(["one sign"] if self.one_sign else [])])
+
+    @property
+    def code(self) -> str:
+        """Unique name of its kernels, which do not depend on the values or begins of operands."""
         maker = f"{self.maker} {self.place}" if self.place else self.maker
         parts = (self.case.name, self.kind, self.dtype, self.channels, self.kernel, maker)
         return "/".join(part or "-" for part in parts)
@@ -102,7 +115,7 @@ class Request:
         ValueError
             If that kernel does not support the problem, or there are fewer plans.
         """
-        if not self.kernel and not self.place:
+        if not self.kernel and not self.place and self.maker != "tf32x3":
             return choose(self.problem, machine)
         return self.rated(machine)[1]
 
@@ -114,6 +127,7 @@ class Request:
         ValueError
             As :meth:`plan`.
         """
+        machine = replace(machine, multiplies_tf32=self.maker == "tf32x3")
         found = sorted(
             (
                 one
@@ -161,11 +175,30 @@ def timed(cases: Sequence[Case], dtypes: Sequence[str], kinds: Sequence[str]) ->
 
 
 def smoke(requests: Sequence[Request]) -> list[Request]:
-    """Return the first request of each kernel and dtype, with known and symbolic sizes."""
-    found: dict[tuple[str, ...], Request] = {}
+    """Return the first request of each kernel and dtype, with known and symbolic sizes; then those
+    whose operands are of one sign; then, for each layout, those that begin at any address.
+    """
+    first: dict[tuple[str, ...], Request] = {}
+    signs: dict[tuple[str, ...], Request] = {}
+    layouts: dict[tuple[str, ...], Request] = {}
     for request in requests:
-        found.setdefault((request.kernel, request.maker, request.dtype), request)
-    return list(found.values())
+        made = (request.kernel, request.maker, request.dtype)
+        if request.one_sign:
+            signs.setdefault((*made, request.kind), request)
+        else:
+            first.setdefault(made, request)
+            layouts.setdefault((*made, request.channels), request)
+    begins = [one for request in layouts.values() for one in misaligned(request)]
+    return [*first.values(), *signs.values(), *begins]
+
+
+def misaligned(request: Request) -> Iterator[Request]:
+    """Yield the request with one operand, or the result, at an address that no vector can use."""
+    for offset in (2, 4, 8):
+        if offset % byte_width(request.dtype) == 0:
+            for role in range(3):
+                x, w, y = (offset if role == one else 0 for one in range(3))
+                yield replace(request, offsets=(x, w, y))
 
 
 def checked(machine: GpuMachine, dtypes: Iterable[str]) -> Iterator[Request]:
@@ -183,6 +216,12 @@ def checked(machine: GpuMachine, dtypes: Iterable[str]) -> Iterator[Request]:
                     if channels == "last" and case.geometry.rank == 1:
                         continue
                     yield from _of_all_kernels(Request(case, kind, dtype, channels), machine)
+    for kind, case in _long_sums():
+        for dtype in dtypes:
+            if dtype != "bfloat16" or machine.has_bfloat16:
+                for channels in ("first", "last"):
+                    request = Request(case, kind, dtype, channels, one_sign=True)
+                    yield from _of_all_kernels(request, machine)
 
 
 def spread(requests: Iterable[Request]) -> list[Request]:
@@ -197,12 +236,36 @@ def spread(requests: Iterable[Request]) -> list[Request]:
 
 
 def _of_all_kernels(request: Request, machine: GpuMachine) -> Iterator[Request]:
-    served = {KERNELS.of_plan(plan).name for _, plan in candidates(request.problem, machine)}
-    for kernel in KERNELS:
-        if kernel.name in served:
-            yield replace(request, kernel=kernel.name)
-    if served and request.channels == "first" and request.dtype in ("float32", "float16"):
+    served = _served(request, machine)
+    yield from (replace(request, kernel=name) for name in served)
+    if request.dtype == "float32" and machine.has_mma:
+        for name in _served(request, replace(machine, multiplies_tf32=True)):
+            if name not in served:
+                yield replace(request, kernel=name, maker="tf32x3")
+    if (
+        served
+        and not request.one_sign
+        and request.channels == "first"
+        and request.dtype in ("float32", "float16")
+    ):
         yield replace(request, maker="symbolic")
+
+
+def _served(request: Request, machine: GpuMachine) -> list[str]:
+    """Return the kernels that support a request."""
+    names = {KERNELS.of_plan(plan).name for _, plan in candidates(request.problem, machine)}
+    return [kernel.name for kernel in KERNELS if kernel.name in names]
+
+
+def _long_sums() -> Iterator[tuple[str, Case]]:
+    """Yield an operator for each kind whose sums have 9,216 terms."""
+    for kind, n, c, k, size in (
+        ("conv", 1, 1024, 32, 8),
+        ("conv_transpose", 1, 32, 1024, 8),
+        ("conv_weight_grad", 16, 16, 32, 24),
+    ):
+        geometry = Geometry.of_conv(kind, (n, c, size, size), (k, c, 3, 3), padding=1)
+        yield kind, Case(f"long sums of {kind}", "conv", n, geometry)
 
 
 def _grid() -> Iterator[Case]:

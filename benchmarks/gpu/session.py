@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import importlib.metadata
 import importlib.util
-import json
 import subprocess
 import sys
 import time
@@ -18,12 +16,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmark.environment import commit
+from benchmark.environment import commit, today
 
+from .record import Record, write
 from .requests import TELLING, Request, makers, smoke
-from .workers import InProcess, Runner, TaskError, Workers
+from .workers import InProcess, Row, Runner, TaskError, Workers
+
+Groups = Sequence[tuple[Request, list[Request]]]
+"""Requests, each with those that are compiled for it."""
 
 MISSING = "not in the bundle"
+
+PROTOCOL = (
+    "cold: memset before each call, events, medians of 5 rounds in turns; graph: 20 calls in a "
+    "CUDA graph; cudnn.benchmark on; ratios are theirs / ours"
+)
+
+LISTS = ("checks", "rows", "through_tvm")
+"""Lists of a record."""
 
 SMOKE_SHARE, TELLING_SHARE, CHECK_SHARE = 0.1, 0.5, 0.2
 """Shares of the seconds: the ends of the first checks and of the rows of `TELLING`, and the length
@@ -50,7 +60,13 @@ def torch_of_cuda() -> Any:
     return torch
 
 
-def header(torch: Any, given: argparse.Namespace, arch: str) -> dict[str, Any]:
+def arch_of(torch: Any) -> str:
+    """Return the architecture of the GPU."""
+    major, minor = torch.cuda.get_device_capability()
+    return f"sm_{major}{minor}"
+
+
+def header(torch: Any, arch: str, bundle: Path | None, protocol: str) -> dict[str, Any]:
     """Return the date, device and versions."""
     driver = ""
     with suppress(OSError):
@@ -62,7 +78,7 @@ def header(torch: Any, given: argparse.Namespace, arch: str) -> dict[str, Any]:
         version = importlib.metadata.version("apache-tvm")
     found = torch.cuda.get_device_properties(0) if torch.cuda.is_available() else None
     return {
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "date": today(),
         "commit": commit(),
         "device": found.name if found else "none",
         "sms": found.multi_processor_count if found else 0,
@@ -72,10 +88,8 @@ def header(torch: Any, given: argparse.Namespace, arch: str) -> dict[str, Any]:
         "cuda": torch.version.cuda,
         "cudnn": torch.backends.cudnn.version(),
         "tvm": version,
-        "bundle": str(given.bundle.name) if given.bundle else "",
-        "flush_mib": given.flush,
-        "protocol": "cold: memset before each call, events, medians of 5 rounds in turns; graph: "
-        "20 calls in a CUDA graph; cudnn.benchmark on; ratios are theirs / ours",
+        "bundle": bundle.name if bundle else "",
+        "protocol": protocol,
     }
 
 
@@ -87,9 +101,7 @@ def opened(given: argparse.Namespace) -> tuple[str, Runner]:
     ValueError
         If a requirement is missing, with its name.
     """
-    torch = torch_of_cuda()
-    major, minor = torch.cuda.get_device_capability()
-    arch = given.arch or f"sm_{major}{minor}"
+    arch = given.arch or arch_of(torch_of_cuda())
     if given.bundle is not None:
         _opened_bundle(given.bundle, arch)
     elif importlib.util.find_spec("tvm") is None:
@@ -120,11 +132,11 @@ def _source(path: Path | None, arch: str) -> tuple[Any, dict[str, Any] | None]:
     if path is None:
         ready: dict[str, bundle.Prepared] = {}
         return (
-            lambda request: ready.pop(request.key, None) or bundle.prepare(request, arch)
+            lambda request: ready.pop(request.code, None) or bundle.prepare(request, arch)
         ), ready
     file = _opened_bundle(path, arch)
     return (
-        lambda request: file.get(request.key) or bundle.Prepared(request.key, "", MISSING)
+        lambda request: file.get(request.code) or bundle.Prepared(request.code, "", MISSING)
     ), None
 
 
@@ -148,70 +160,25 @@ def run(
     import torch
 
     begun = time.monotonic()
-    record = Record(given.json, header(torch, given, arch))
+    about = header(torch, arch, given.bundle, PROTOCOL)
+    record = Record(given.json, {**about, "flush_mib": given.flush}, *LISTS)
     first = smoke(to_check)
     rest = [one for one in to_check if one not in first][: max(0, given.checks - len(first))]
     telling = [one for one in to_time if one.case.name in TELLING]
     others = [one for one in to_time if one.case.name not in TELLING]
     tasks = Tasks(record, runner, arch, given)
     tasks.measure_ceilings()
-    tasks.check(first[: given.checks], begun + SMOKE_SHARE * given.seconds)
+    end = begun + given.seconds
+    tasks.check(first[: given.checks], begun + SMOKE_SHARE * given.seconds if to_time else end)
     tasks.time(telling, begun + TELLING_SHARE * given.seconds)
-    tasks.check(rest, time.monotonic() + CHECK_SHARE * given.seconds)
-    tasks.time(others, begun + given.seconds)
+    tasks.check(rest, time.monotonic() + CHECK_SHARE * given.seconds if to_time else end)
+    tasks.time(others, end)
     if given.through_tvm and given.bundle is None:
         for row in _through_tvm(to_check[: given.through_tvm], arch):
             record.add("through_tvm", row)
     found = record.found
     finish(found, given.json, given.plot)
     return int(bool(found["summary"]["incorrect"]))
-
-
-class Record:
-    """The results so far, each written at once as a line of a file, so that an interrupted run
-    keeps them.
-
-    Parameters
-    ----------
-    path : Path or None
-        File of the result; the lines are in a file beside it.
-    header : dict
-    """
-
-    def __init__(self, path: Path | None, header: dict[str, Any]) -> None:
-        self.found: dict[str, Any] = {"header": header, "checks": [], "rows": [], "through_tvm": []}
-        self._path = None if path is None else path.with_suffix(".jsonl")
-        if self._path is not None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.write_text("")
-        self._write("header", header)
-
-    def add(self, kind: str, row: dict[str, Any]) -> None:
-        """Append a check or a row."""
-        self.found[kind].append(row)
-        self._write(kind, row)
-
-    def describe(self, more: dict[str, Any]) -> None:
-        """Add to the header."""
-        self.found["header"].update(more)
-        self._write("header", more)
-
-    def _write(self, kind: str, row: dict[str, Any]) -> None:
-        if self._path is not None:
-            with self._path.open("a") as file:
-                file.write(json.dumps([kind, row], allow_nan=False) + "\n")
-
-    @classmethod
-    def read(cls, path: Path) -> dict[str, Any]:
-        """Return the results in the lines of a file, of a complete or an interrupted run."""
-        found: dict[str, Any] = {"header": {}, "checks": [], "rows": [], "through_tvm": []}
-        for line in path.read_text().splitlines():
-            kind, row = json.loads(line)
-            if kind == "header":
-                found["header"].update(row)
-            else:
-                found[kind].append(row)
-        return found
 
 
 @dataclass
@@ -241,16 +208,8 @@ class Tasks:
     def check(self, requests: Sequence[Request], until: float) -> None:
         """Compare results with PyTorch."""
         done = 0
-        groups = [(one, [one]) for one in requests]
-        for request, ready in compiled_ahead(groups, self.arch, self.given):
-            if time.monotonic() > until:
-                break
+        for row in self._results("check", [(one, [one]) for one in requests], until):
             done += 1
-            try:
-                row = self.runner.result("check", request, ready=ready)
-            except TaskError as failure:
-                self._failed(request.key, failure)
-                continue
             self.record.add("checks", row)
             if not row["ok"]:
                 said = row["note"] or f"off by {row['error']}, allowed {row['tolerance']:.1e}"
@@ -259,19 +218,25 @@ class Tasks:
 
     def time(self, requests: Sequence[Request], until: float) -> None:
         """Time kernels and baselines."""
-        groups = [(one, makers(one, self.given.plans)) for one in requests]
+        plans = self.given.plans
+        groups = [(one, makers(one, plans)) for one in requests]
+        for row in self._results("row", groups, until, plans):
+            self.record.add("rows", row)
+            count = len(self.record.found["rows"])
+            if count % 50 == 1:
+                print(f"{count} rows, {row['key']}", file=sys.stderr, flush=True)
+
+    def _results(self, task: str, groups: Groups, until: float, *more: Any) -> Iterator[Row]:
+        """Yield the results of a list of tasks until a deadline, and record failures."""
         for request, ready in compiled_ahead(groups, self.arch, self.given):
             if time.monotonic() > until:
-                break
+                return
             try:
-                row = self.runner.result("row", request, self.given.plans, ready=ready)
+                row = self.runner.result(task, ready, request, *more)
             except TaskError as failure:
                 self._failed(request.key, failure)
-                continue
-            self.record.add("rows", row)
-            if len(self.record.found["rows"]) % 50 == 1:
-                count = len(self.record.found["rows"])
-                print(f"{count} rows, {request.key}", file=sys.stderr, flush=True)
+            else:
+                yield row
 
     def _failed(self, key: str, failure: TaskError) -> None:
         """Record a task without a result as incorrect."""
@@ -281,17 +246,25 @@ class Tasks:
 
 
 def compiled_ahead(
-    groups: Sequence[tuple[Request, list[Request]]], arch: str, given: argparse.Namespace
+    groups: Groups, arch: str, given: argparse.Namespace
 ) -> Iterator[tuple[Request, list[Any]]]:
-    """Yield requests, each with its compiled kernels, while later ones are compiled."""
+    """Yield requests, each with its compiled kernels, while later ones are compiled.
+
+    Kernels of several requests are compiled once.
+    """
     from .bundle import prepare_all
 
     if given.bundle is not None:
         yield from ((request, []) for request, _ in groups)
         return
-    made = prepare_all([one for _, group in groups for one in group], arch, given.jobs)
-    for request, group in groups:
-        yield request, [next(made) for _ in group]
+    last = {one.code: number for number, (_, group) in enumerate(groups) for one in group}
+    missing = {one.code: one for _, group in groups for one in group}
+    made, kept = prepare_all(missing.values(), arch, given.jobs), {}
+    for number, (request, group) in enumerate(groups):
+        for code in (one.code for one in group if one.code not in kept):
+            kept[code] = next(made)
+        yield request, [kept[one.code] for one in group]
+        kept = {code: one for code, one in kept.items() if last[code] > number}
 
 
 def _through_tvm(requests: list[Request], arch: str) -> list[dict[str, Any]]:
@@ -301,13 +274,6 @@ def _through_tvm(requests: list[Request], arch: str) -> list[dict[str, Any]]:
     except ImportError as error:
         return [{"key": "", "ok": True, "note": f"not run: {error}"}]
     return [check(request, arch) for request in requests]
-
-
-def write(path: Path | None, found: dict[str, Any]) -> None:
-    """Write the results of a run."""
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n")
 
 
 def finish(found: dict[str, Any], json_path: Path | None, plot: Path | None) -> None:

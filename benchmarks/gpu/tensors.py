@@ -19,8 +19,8 @@ LAST = {2: torch.channels_last, 3: torch.channels_last_3d}
 
 
 def operands(request: Request, device: str) -> dict[str, Tensor]:
-    """Return x, w and y, canonical and normally distributed; channels that are last in memory
-    are so for both.
+    """Return x, w and y, canonical and normally distributed, or the magnitudes of such numbers;
+    channels that are last in memory are so for both.
     """
     rank, dtype = request.geometry.rank, getattr(torch, request.dtype)
     # Drawn on the device, because a CPU would take longer than the rest of the run.
@@ -29,6 +29,8 @@ def operands(request: Request, device: str) -> dict[str, Tensor]:
         role: torch.randn(request.case.shape(role), generator=source, device=device).to(dtype)
         for role in "xwy"
     }
+    if request.one_sign:
+        placed = {role: one.abs() for role, one in placed.items()}
     if request.channels == "last":
         placed = {role: one.contiguous(memory_format=LAST[rank]) for role, one in placed.items()}
     return placed
@@ -40,6 +42,15 @@ def stored(request: Request, role: str, tensor: Tensor) -> Tensor:
     view = tensor.permute(permuted(order, letters, range(tensor.ndim)))
     # If a size is 1, PyTorch may call any order of axes contiguous.
     return view if view.is_contiguous() else view.contiguous()
+
+
+def beginning(tensor: Tensor, offset: int) -> Tensor:
+    """Return a copy that begins `offset` bytes behind an aligned address."""
+    if not offset:
+        return tensor
+    skipped = offset // tensor.element_size()
+    memory = torch.empty(tensor.numel() + skipped, dtype=tensor.dtype, device=tensor.device)
+    return memory[skipped:].view(tensor.shape).copy_(tensor)
 
 
 def result(request: Request, device: str) -> Tensor:

@@ -98,7 +98,8 @@ def compile_source(source: str, arch: str, folder: Path) -> tuple[Path, dict[str
     command = [nvcc, "--cubin", f"-arch={arch}", *FLAGS, "-o", str(binary), str(text)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise ValueError(f"nvcc {arch}: {done.stderr.strip()[:2000]}")
+        errors = [line for line in done.stderr.splitlines() if "error" in line]
+        raise ValueError(f"nvcc {arch}: {' '.join(errors)[:2000] or done.returncode}")
     return binary, usage_of(done.stderr)
 
 

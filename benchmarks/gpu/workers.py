@@ -7,11 +7,9 @@ costs one task.  The process is then replaced, and the next task runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from multiprocessing import get_context
 from typing import Any, Protocol
-
-from .bundle import Prepared
 
 Row = dict[str, Any]
 
@@ -29,37 +27,35 @@ class TaskError(Exception):
     """A task gave no result; the message states the reason in one line."""
 
 
+class Device(Protocol):
+    """Device of a process, as runners need it."""
+
+    def run(self, task: str, *arguments: Any) -> Row:
+        """Return the result of a task."""
+
+    def is_broken(self) -> bool:
+        """Return whether an earlier fault has left the GPU's context unusable."""
+
+
 class Runner(Protocol):
     """Interface of runners of tasks."""
 
-    def result(self, task: str, *arguments: Any, ready: Sequence[Prepared] = ()) -> Row:
-        """Return the result of ``check``, ``row`` or ``ceilings``; `ready` are compiled kernels."""
-
-
-def run_task(device: Any, task: str, arguments: Sequence[Any], ready: Sequence[Prepared]) -> Row:
-    """Run a task on the device of this process."""
-    from . import measure
-
-    if device.ready is not None:
-        device.ready.update({one.key: one for one in ready})
-    if task == "ceilings":
-        return measure.ceilings(device)
-    request, *rest = arguments
-    return {"check": measure.check, "row": measure.row_of}[task](request, device, *rest)
+    def result(self, task: str, *arguments: Any) -> Row:
+        """Return the result of a task of the device."""
 
 
 class InProcess:
     """Runs tasks on a device of this process."""
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: Device) -> None:
         self._device = device
 
-    def result(self, task: str, *arguments: Any, ready: Sequence[Prepared] = ()) -> Row:
+    def result(self, task: str, *arguments: Any) -> Row:
         """Run a task."""
         from benchmark.errors import one_line  # which imports PyTorch
 
         try:
-            return run_task(self._device, task, arguments, ready)
+            return self._device.run(task, *arguments)
         except Exception as failure:  # a task that fails does not end a run
             raise TaskError(one_line(failure)) from failure
 
@@ -75,13 +71,13 @@ class Workers:
         Maximum seconds of a task.
     """
 
-    def __init__(self, open_device: Callable[[], Any], seconds: float = TASK_SECONDS) -> None:
+    def __init__(self, open_device: Callable[[], Device], seconds: float = TASK_SECONDS) -> None:
         self._open, self.seconds = open_device, seconds
         self._process: Any = None
         self._connection: Any = None
         self._left = 0
 
-    def result(self, task: str, *arguments: Any, ready: Sequence[Prepared] = ()) -> Row:
+    def result(self, task: str, *arguments: Any) -> Row:
         """Run a task.
 
         Raises
@@ -93,7 +89,7 @@ class Workers:
             self._start()
         self._left -= 1
         try:
-            self._connection.send((task, arguments, ready))
+            self._connection.send((task, arguments))
             row, failure, is_broken = self._answer(self.seconds)
         except TaskError:
             self.close(kill=True)
@@ -144,7 +140,7 @@ class Workers:
         self._process = self._connection = None
 
 
-def _serve(connection: Any, open_device: Callable[[], Any]) -> None:
+def _serve(connection: Any, open_device: Callable[[], Device]) -> None:
     """Answer tasks until the other end closes, or the GPU is lost."""
     try:
         device = open_device()
@@ -155,12 +151,12 @@ def _serve(connection: Any, open_device: Callable[[], Any]) -> None:
     runner = InProcess(device)
     while True:
         try:
-            task, arguments, ready = connection.recv()
+            task, arguments = connection.recv()
         except (EOFError, OSError):
             return
         row, failure = {}, ""
         try:
-            row = runner.result(task, *arguments, ready=ready)
+            row = runner.result(task, *arguments)
         except TaskError as error:
             failure = str(error)
         is_broken = device.is_broken()

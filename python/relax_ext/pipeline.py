@@ -123,9 +123,10 @@ def first_passes(module: Any, packs_parameters: bool = False) -> list[Any]:
         *([] if _trains(module) else [R.transform.DecomposeOpsForInference()]),
         R.transform.CanonicalizeBindings(),
         R.transform.DeadCodeElimination(),
-        _pass(partial(read_before_enlarging, packs_parameters=packs_parameters), "enlarged"),
-        _pass(channels_last),
-        _pass(partial(fuse_kernels, packs_parameters=packs_parameters), "fuse_kernels"),
+        *(
+            _pass(partial(function, packs_parameters=packs_parameters), function.__name__)
+            for function in (read_before_enlarging, channels_last, fuse_kernels)
+        ),
     ]
 
 

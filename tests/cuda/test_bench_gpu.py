@@ -31,6 +31,7 @@ from gpu import (
     through_tvm,
     workers,
 )
+from gpu.record import Record
 from gpu.requests import Request
 from helpers import fake_gpu
 from helpers.fake_gpu import FakeCuda, device
@@ -112,8 +113,13 @@ def test_a_refusal_of_the_driver_is_one_line() -> None:
 # ---------------------------------------------------------------- requests and bundles
 
 
-def test_checks_meet_every_kernel_and_kind() -> None:
-    found = list(requests.checked(MACHINE, ("float32", "float16")))
+@pytest.fixture(scope="module")
+def found() -> list[Request]:
+    """All checks of two dtypes."""
+    return list(requests.checked(MACHINE, ("float32", "float16")))
+
+
+def test_checks_meet_every_kernel_and_kind(found: list[Request]) -> None:
     assert {one.kernel for one in found} >= {kernel.name for kernel in KERNELS.of_kind(*KINDS)}
     assert {one.kind for one in found} == set(KINDS)
     assert {one.geometry.rank for one in found} == {1, 2, 3}
@@ -121,7 +127,57 @@ def test_checks_meet_every_kernel_and_kind() -> None:
     first = requests.spread(found)[: len(found) // 8]
     assert {one.kernel for one in first} == {one.kernel for one in found}
     few = requests.smoke(requests.spread(found))
-    assert {one.kernel for one in few} == {one.kernel for one in found} and len(few) < 40
+    plain = [one for one in few if not one.one_sign and not any(one.offsets)]
+    assert few[: len(plain)] == plain and len(plain) < 40
+    assert {one.kernel for one in plain} == {one.kernel for one in found}
+    assert any(one.maker == "tf32x3" for one in plain)
+
+
+def test_first_checks_truncate_and_misalign(found: list[Request]) -> None:
+    """Sums of one sign in every kind, and each operand and result at addresses of no vector."""
+    few = requests.smoke(requests.spread(found))
+    signs = {(one.kind, one.dtype, one.maker) for one in few if one.one_sign}
+    assert {kind for kind, _, _ in signs} == set(KINDS)
+    assert ("conv", "float32", "tf32x3") in signs
+    assert all(one.case.terms(one.kind) == 9216 for one in few if one.one_sign)
+    begins = {(one.kernel, one.dtype, one.offsets) for one in few if any(one.offsets)}
+    for kernel in KERNELS:
+        assert (kernel.name, "float16", (0, 2, 0)) in begins
+        assert (kernel.name, "float16", (0, 0, 8)) in begins
+    assert not any(2 in offsets for _, dtype, offsets in begins if dtype == "float32")
+    assert {one.code for one in few} <= {one.code for one in found}
+    assert len({one.key for one in few}) == len(few)
+
+
+def test_operands_begin_where_a_request_says() -> None:
+    plain = Request(CASE, "conv", "float16", "last")
+    for request in requests.misaligned(plain):
+        assert request.code == plain.code and request.key != plain.key
+        cuda = FakeCuda()
+        addresses: list[list[int]] = []
+        cuda.then = addresses.append
+        measure.check(request, device(cuda))
+        assert tuple(one % 16 for one in addresses[0]) == request.offsets
+    placed = tensors.operands(replace(plain, one_sign=True), "cpu")
+    assert all(one.min() >= 0 for one in placed.values())
+
+
+def test_kernels_of_several_requests_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, other = Request(CASE, "conv"), Request(CASE, "conv_transpose")
+    listed = [plain, *requests.misaligned(plain), other, replace(plain, one_sign=True)]
+    compiled: list[str] = []
+
+    def prepare_all(some: Any, arch: str, jobs: int) -> Any:
+        for one in some:
+            compiled.append(one.code)
+            yield bundle.Prepared(one.code)
+
+    monkeypatch.setattr(bundle, "prepare_all", prepare_all)
+    given = bench_gpu.parser().parse_args([])
+    groups = [(one, [one]) for one in listed]
+    found = list(session.compiled_ahead(groups, "sm_90", given))
+    assert compiled == [plain.code, other.code]
+    assert [ready[0].key for _, ready in found] == [one.code for one in listed]
 
 
 def test_case_files_are_read_and_the_benchmarks_come_first() -> None:
@@ -207,13 +263,14 @@ def test_a_run_from_arguments_to_files(tmp_path: Path, capsys: pytest.CaptureFix
     assert session.run(given, runner, "sm_90", listed[:1], listed) == 1
     found = json.loads(out.read_text())
     summary_of_all = found.pop("summary")
-    assert session.Record.read(out.with_suffix(".jsonl")) == found
+    assert Record.read(out.with_suffix(".jsonl"), *session.LISTS) == found
     found["summary"] = summary_of_all
     assert set(found) == {"header", "checks", "rows", "through_tvm", "summary"}
-    assert len(found["rows"]) == 3 and len(found["summary"]["incorrect"]) == 4
+    assert len(found["rows"]) == 3 and len(found["summary"]["incorrect"]) == 10
     assert "What to look at first" in capsys.readouterr().out
     assert (tmp_path / "gpu.png").read_bytes().startswith(b"\x89PNG")
-    assert "4 results are incorrect or missing" in out.with_suffix(".md").read_text()
+    # The check, and again with each of three tensors at two addresses; three rows.
+    assert "10 results are incorrect or missing" in out.with_suffix(".md").read_text()
 
 
 def test_a_gpu_that_breaks_costs_a_row(tmp_path: Path) -> None:
@@ -223,7 +280,7 @@ def test_a_gpu_that_breaks_costs_a_row(tmp_path: Path) -> None:
     names = ["poison", "up", "hang", "die", "up again"]
     listed = [Request(replace(CASE, name=name), "conv") for name in names]
     runner = workers.Workers(fake_gpu.open_device)
-    record = session.Record(out, {})
+    record = Record(out, {}, *session.LISTS)
     tasks = session.Tasks(record, runner, "sm_90", given)
     tasks.check(listed[:2], math.inf)
     runner.seconds = 1
@@ -238,7 +295,7 @@ def test_a_gpu_that_breaks_costs_a_row(tmp_path: Path) -> None:
     assert notes["hang"] == "no result after 1 s"
     assert notes["die"] == "its process ended with status 9"
     assert [row["name"] for row in record.found["rows"]] == ["up again"]
-    assert session.Record.read(out.with_suffix(".jsonl")) == record.found
+    assert Record.read(out.with_suffix(".jsonl"), *session.LISTS) == record.found
 
 
 def row(name: str, ratio: float, **changes: Any) -> dict[str, Any]:

@@ -49,6 +49,12 @@ def summed(*axes: int) -> tuple[Callable, Callable]:
     )
 
 
+def silu_in_float32(x: relax.Expr) -> relax.Expr:
+    """PyTorch's decomposition of it for halves."""
+    wide = OP.astype(x, "float32")
+    return OP.astype(OP.multiply(wide, OP.sigmoid(wide)), "float16")
+
+
 POOL = {"pool_size": (3, 3), "strides": (2, 2), "padding": (1, 1, 1, 1)}
 
 
@@ -68,6 +74,10 @@ OPERATORS = {
     "halves in vectors": Operator(
         lambda x, y: OP.nn.relu(OP.add(x, y)), lambda x, y: F.relu(x + y),
         [(3, 5, 24), (3, 5, 24)], dtype="float16"),
+    "halves by a condition": Operator(
+        lambda x: OP.nn.leakyrelu(x, 0.25), lambda x: F.leaky_relu(x, 0.25), [(3, 5, 24)],
+        dtype="float16"),
+    "halves by float32": Operator(silu_in_float32, F.silu, [(3, 5, 24)], dtype="float16"),
     "windows": Operator(
         lambda x: OP.nn.max_pool2d(x, **POOL), lambda x: F.max_pool2d(x, 3, 2, 1), [(2, 3, 9, 8)]),
     "windows of sums": Operator(

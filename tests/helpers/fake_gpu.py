@@ -81,7 +81,7 @@ def prepared(request: Request) -> bundle.Prepared:
     launch = Launch("main", (7, 1, 1), (64, 1, 1), 0, arguments, ("handle",) * 3)
     memory = tuple(Memory(name, number, 0) for number, name in enumerate(request.roles))
     code, call = request.case.name.encode(), Plan(memory, (launch,))
-    return bundle.Prepared(request.key, "ImplicitGemmPlan(fake)", "", code, call)
+    return bundle.Prepared(request.code, "ImplicitGemmPlan(fake)", "", code, call)
 
 
 def device(cuda: FakeCuda) -> measure.Device:

@@ -231,6 +231,23 @@ def test_halves_are_transposed_once(rng: np.random.Generator) -> None:
     np.testing.assert_allclose(got, want, rtol=0, atol=4e-3 * np.abs(want).max())
 
 
+def test_parameters_of_load_count_as_packed() -> None:
+    """Their kernels take the time of those with constants, so here transposes pay."""
+    shapes = [(1, 128, 8, 8), *[(128, 128, 3, 3)] * 3]
+    data, *weights = (relax.Var(f"v{n}", R.Tensor(one, "float16")) for n, one in enumerate(shapes))
+    bb, out = relax.BlockBuilder(), data
+    with bb.function("main", [data, *weights], attrs={"num_input": 1}):
+        with bb.dataflow():
+            for weight in weights:
+                out = bb.emit(relax.op.nn.relu(bb.emit(relax.op.nn.conv2d(out, weight, padding=1))))
+            out = bb.emit_output(out)
+        bb.emit_func_output(out)
+    mod = bb.get()
+    with cuda.target():
+        assert "NHWC" in str(channels_last(mod, packs_parameters=True))
+        assert channels_last(mod).same_as(mod)
+
+
 def test_transposes_that_do_not_pay_are_left_out(rng: np.random.Generator) -> None:
     """One layer of one channel, and float32, which no tensor core multiplies."""
     case = Case(C, (64, 64), (1, 1), n=8, ins=1, outs=1, dtype="float16")

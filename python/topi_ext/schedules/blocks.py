@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from math import prod
 from typing import Any
@@ -34,6 +35,13 @@ def known_extent(schedule: Any, loop: Any) -> int | None:
     """Return the extent of a loop, or None where it is symbolic."""
     extent = as_size(schedule.get(loop).extent)
     return extent if isinstance(extent, int) else None
+
+
+def has_nodes(schedule: Any, block: Any, kinds: Iterable[str]) -> bool:
+    """Return whether the statement of `block` has a node of one of the kinds, such as ``LT``."""
+    found: list[Any] = []
+    with_replaced(schedule.get(block).body, dict.fromkeys(kinds, found.append))
+    return bool(found)
 
 
 def row_parts(schedule: Any, block: Any) -> int | None:

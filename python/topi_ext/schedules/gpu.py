@@ -30,6 +30,7 @@ from ..spec.dtypes import byte_width
 from .blocks import (
     SPATIAL,
     has_columns,
+    has_nodes,
     is_spatial,
     known_extent,
     loop_kinds,
@@ -66,6 +67,9 @@ _SCALAR_BLOCKS = 64
 
 _VECTOR_BYTES = 16
 _VECTOR_DTYPES = {"float16", "float32"}
+_OTHER_LANES = 4
+"""Most lanes of vectors of conditions, and of float32 from halves, that TVM's CUDA code has."""
+_OTHER_NODES = ("EQ", "NE", "LT", "LE", "GT", "GE", "Not", "Select", "Cast")
 
 
 def on_gpu(func: Any) -> Any:
@@ -228,6 +232,8 @@ def _lanes(schedule: Any, block: Any) -> int:
     if not reads_along(schedule, block, len(stated.iter_vars) - 1):
         return 1
     lanes = _VECTOR_BYTES // max(map(byte_width, dtypes))
+    if has_nodes(schedule, block, _OTHER_NODES):
+        lanes = min(lanes, _OTHER_LANES)
     while row % lanes:
         lanes //= 2
     return lanes
