@@ -29,7 +29,7 @@ from .expressions import (
     opaque_base,
     select,
 )
-from .operands import Operand
+from .operands import Array, Operand
 
 
 class RowEpilogue(NamedTuple):
@@ -49,7 +49,7 @@ class RowEpilogue(NamedTuple):
 
     steps: Sequence[PostOp]
     dtype: str
-    sources: Sequence[tuple[Operand, Expr, Expr]]
+    sources: Sequence[tuple[Array, Expr, Expr]]
     kept: Callable[[Expr, str], Expr] = via_memory
 
     @classmethod
@@ -119,7 +119,7 @@ class RowEpilogue(NamedTuple):
         return value
 
     def _operand(
-        self, step: PostOp, source: tuple[Operand, Expr, Expr], position: Expr, dtype: str
+        self, step: PostOp, source: tuple[Array, Expr, Expr], position: Expr, dtype: str
     ) -> Expr:
         """Load the operand of a step at `position`, in the dtype of the step."""
         operand, start, stride = source

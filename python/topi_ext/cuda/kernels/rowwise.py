@@ -20,6 +20,7 @@ second one combines those of a row and writes its elements.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from math import prod
 
 from ...emit.post_ops import RowEpilogue, exp
@@ -165,8 +166,8 @@ class _Team:
         for first in self._windows():
             for turn, _, is_here in self._vectors(first):
                 for i in range(self.plan.vector):
-                    value = term(self.held[turn * self.plan.vector + i])
-                    value = pick(is_here, lambda value=value: value, start)
+                    element = self.held[turn * self.plan.vector + i]
+                    value = pick(is_here, partial(term, element), start)
                     store(total, 0, _COMBINED[op](total[0], value))
         arguments = total.buffer.data, self.partial.buffer.data
         place = slot * (self.plan.threads // WARP)
@@ -276,9 +277,7 @@ class _Team:
         data = (self.out.buffer.data, emit.wide(self._offset(column)), finished.buffer.data)
         emit.call(f"topi_store_run<{count}>", *data, count)
 
-    def _in_registers(
-        self, operand: Operand, start: Expr, stride: Expr
-    ) -> tuple[Array, Expr, Expr]:
+    def _in_registers(self, operand: Array, start: Expr, stride: Expr) -> tuple[Array, Expr, Expr]:
         """Load neighbours of an operand of the epilogue by one instruction, if it has them."""
         is_run = isinstance(stride, int) and stride == 1 and self.plan.vector > 1
         if not is_run or operand.dtype not in FLOATS:
