@@ -166,8 +166,8 @@ class _Team:
         for first in self._windows():
             for turn, _, is_here in self._vectors(first):
                 for i in range(self.plan.vector):
-                    element = partial(term, self.held[turn * self.plan.vector + i])
-                    value = pick(is_here, element, start)
+                    element = self.held[turn * self.plan.vector + i]
+                    value = pick(is_here, partial(term, element), start)
                     store(total, 0, _COMBINED[op](total[0], value))
         arguments = total.buffer.data, self.partial.buffer.data
         place = slot * (self.plan.threads // WARP)
