@@ -8,7 +8,7 @@ WORKERS ?= auto
 ARGS ?=
 
 BENCH_IR ?= relax
-BENCH_FACES ?= conv_transpose conv conv_weight_grad
+BENCH_KINDS ?= conv_transpose conv conv_weight_grad
 BENCH_CASES ?= benchmarks/cases/bench.json
 BENCH_ARGS ?= --rivals torch,stock --threads 2
 
@@ -35,9 +35,14 @@ OPENVINO := "openvino>=2026.4,<2026.5"
 MODELS := transformers==5.24.0 diffusers==0.42.1 segmentation-models-pytorch==0.6.0 timm==1.0.31 \
   torchvision==0.28.0 monai==1.6.0 einops==0.8.2
 
+# Where benchmarks write: `make measured` writes the figures of the documents.
+OUT ?= out
+
 PY := .venv/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 PYTEST := -m pytest -n $(WORKERS) --maxprocesses 8 $(ARGS)
+# $(call benchmark,PYTHON,SCRIPT,NAME OF THE RESULT)
+benchmark = mkdir -p $(OUT) && $(1) benchmarks/$(2).py --json $(OUT)/$(3).json --plot $(OUT)/$(3).png $(ARGS)
 
 # Another TVM on the caller's path must not get in front of the pinned ones.
 unexport PYTHONPATH
@@ -45,7 +50,7 @@ unexport PYTHONPATH
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo docs env env-aarch64 env-all env-models env-relay env-relay-tf env-rivals models test test-models test-fast test-full test-relay test-relay-tf test-tvm025 test-tvm026 lint types format fuzz bench bench-torch-compile bench-training trained-models compiled-models bench-int8 bench-models bench-relay bench-busy dist try-python growth clean
+.PHONY: help demo docs env env-aarch64 env-all env-models env-relay env-relay-tf env-rivals models test test-models test-fast test-full test-relay test-relay-tf test-tvm025 test-tvm026 lint types format fuzz bench bench-torch-compile bench-training trained-models compiled-models bench-int8 bench-layers bench-models bench-relay bench-busy bench-attention measured dist try-python growth clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## */  \1\t/' | expand -t 16
@@ -73,24 +78,22 @@ models: env-models  ## export, import, compile and compare models of other packa
 	.venv-models/bin/python tools/real_models.py --portable --json out/models.json --markdown out/models.md $(ARGS)
 
 bench-models: env-models env-rivals  ## time whole models in realistic sizes, compared with four frameworks, write out/bench_models.json and .png
-	mkdir -p out
-	.venv-models/bin/python benchmarks/bench_models.py --json out/bench_models.json --plot out/bench_models.png $(ARGS)
+	$(call benchmark,.venv-models/bin/python,bench_models,bench_models)
 
 bench-training: env  ## time training steps against PyTorch eager and torch.compile, write out/bench_training.json and .png
-	mkdir -p out
-	$(PY) benchmarks/bench_training.py --json out/bench_training.json --plot out/bench_training.png $(ARGS)
+	$(call benchmark,$(PY),bench_training,bench_training)
 
 bench-busy: env-models env-rivals  ## time whole models while other processes run, compared with four frameworks, write out/bench_busy.json and .png
-	mkdir -p out
-	.venv-models/bin/python benchmarks/bench_busy.py --json out/bench_busy.json --plot out/bench_busy.png $(ARGS)
+	$(call benchmark,.venv-models/bin/python,bench_busy,bench_busy)
 
 bench-relay: env env-relay  ## time decoders by Relay, stock Relay and Relax, write out/bench_relay.json and .png
-	mkdir -p out
-	$(PY) benchmarks/bench_relay.py --json out/bench_relay.json --plot out/bench_relay.png $(ARGS)
+	$(call benchmark,$(PY),bench_relay,bench_relay)
 
 bench-torch-compile: env  ## time torch.compile's backend tvm_conv against PyTorch eager and inductor, write out/bench_torch_compile.json and .png
-	mkdir -p out
-	$(PY) benchmarks/bench_torch_compile.py --json out/bench_torch_compile.json --plot out/bench_torch_compile.png $(ARGS)
+	$(call benchmark,$(PY),bench_torch_compile,bench_torch_compile)
+
+bench-attention: env  ## time attention by torch.compile against PyTorch eager and inductor, write out/bench_attention.json and .png
+	$(call benchmark,$(PY),bench_torch_compile,bench_attention) --models attention
 
 trained-models: env-models  ## train models of other packages by PyTorch and by ours, compare losses and weights, write out/trained.json
 	mkdir -p out
@@ -101,8 +104,7 @@ compiled-models: env-models  ## run and train models of other packages by torch.
 	.venv-models/bin/python tools/compiled_models.py --json out/compiled.json $(ARGS)
 
 bench-int8: env-rivals  ## time quantized layers against ONNX Runtime, OpenVINO and our float32, write out/bench_int8.json and .png
-	.venv-rivals/bin/python benchmarks/bench_int8.py --cases benchmarks/cases/bench.json benchmarks/cases/bench_conv.json \
-	  --json out/bench_int8.json --plot out/bench_int8.png $(ARGS)
+	$(call benchmark,.venv-rivals/bin/python,bench_int8,bench_int8) --cases benchmarks/cases/bench.json benchmarks/cases/bench_conv.json
 
 # Two programs that Debian has: qemu-user-static and g++-aarch64-linux-gnu.
 ARM := $(and $(shell command -v qemu-aarch64-static),$(shell command -v aarch64-linux-gnu-g++))
@@ -146,7 +148,7 @@ lint: env  ## ruff: rules and format; codespell
 	$(PY) -m ruff format --check .
 	.venv/bin/codespell
 
-types: env  ## mypy: strict on the modules that pyproject.toml lists, and a user's program with the installed package
+types: env  ## mypy, strict, and a user's program with the installed package
 	$(PY) -m mypy
 	$(PY) -m mypy --strict --config-file= --ignore-missing-imports tests/types/public_interface.py
 
@@ -159,10 +161,25 @@ fuzz: env  ## the property tests, many more examples
 
 bench: $(if $(filter relay,$(BENCH_IR)),env-relay,env)  ## time the three operators against torch and stock TVM (BENCH_IR=relay: Relay), write out/
 	mkdir -p out
-	for face in $(BENCH_FACES); do \
-	  .venv$(if $(filter relay,$(BENCH_IR)),-relay)/bin/python benchmarks/bench.py --ir $(BENCH_IR) --cases $(BENCH_CASES) --face $$face \
-	    $(BENCH_ARGS) --json out/$(basename $(notdir $(BENCH_CASES)))-$$face-$(BENCH_IR).json || exit 1; \
+	for kind in $(BENCH_KINDS); do \
+	  .venv$(if $(filter relay,$(BENCH_IR)),-relay)/bin/python benchmarks/bench.py --ir $(BENCH_IR) --cases $(BENCH_CASES) --kind $$kind \
+	    $(BENCH_ARGS) --json out/$(basename $(notdir $(BENCH_CASES)))-$$kind-$(BENCH_IR).json || exit 1; \
 	done
+
+bench-layers: env-rivals  ## time single layers against PyTorch, stock TVM, ONNX Runtime and OpenVINO, write out/bench-*.json
+	mkdir -p $(OUT)
+	for cases in bench bench_conv; do for kind in $(BENCH_KINDS); do \
+	  .venv-rivals/bin/python benchmarks/bench.py --cases benchmarks/cases/$$cases.json --kind $$kind --time-budget 0.5 \
+	    --rivals torch,stock,symbolic,onnxruntime,openvino --json $(OUT)/$$cases-$$kind.json || exit 1; \
+	done; done
+	for layers in bench-conv_transpose bench_conv-conv; do \
+	  .venv-rivals/bin/python benchmarks/bench.py --cases benchmarks/cases/$${layers%-*}.json --kind $${layers#*-} --time-budget 0.5 \
+	    --dtype bfloat16 --rivals torch --json $(OUT)/$$layers-bfloat16.json || exit 1; \
+	done
+
+measured: env-rivals env-models env-relay  ## renew the files in docs/measured on this machine, and the tables of the documents: some two hours
+	$(MAKE) OUT=docs/measured bench-layers bench-models bench-training bench-torch-compile bench-attention bench-relay bench-busy bench-int8
+	$(PY) tools/figures.py
 
 dist: env  ## the sdist and the wheel, checked, and tried in fresh environments without the checkout
 	$(PIP) install --quiet --editable ".[release]"

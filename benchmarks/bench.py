@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times the three faces of a file of convolutions against PyTorch and stock TVM, and checks them.
+"""Time and check a file of convolutions, in all three kinds, against PyTorch and stock TVM.
 
 ::
 
     python benchmarks/bench.py --cases benchmarks/cases/bench.json --rivals torch,stock --threads 2
     .venv-relay/bin/python benchmarks/bench.py --cases benchmarks/cases/bench.json --ir relay
 
-Exit status: 0 when every result is right, 1 when one is wrong, 2 when the command is.
+Exit status: 0 when every result is correct, 1 when one is incorrect, 2 for an invalid command.
 """
 
 from __future__ import annotations

@@ -19,10 +19,11 @@ from contextlib import ExitStack
 from statistics import median, quantiles
 
 import bench_models
-from benchmark.steps import Row, measure_all, names_of, parser, plot, show_means, use_threads
+from benchmark import steps
+from benchmark.steps import Row
 from benchmark.workers import BLOCK, Worker, WorkerError
 
-SECONDS = 4.0
+TURNS, SECONDS = 3, 2.0
 LOADS = {"alone": (1, 0), "2 processes": (2, 0), "4 processes": (4, 0), "beside a loop": (1, 1)}
 """Processes of the engine, and loops beside them."""
 LOOP = [sys.executable, "-c", "while True: pass"]
@@ -31,74 +32,74 @@ ENGINES = ("ours", *bench_models.BASELINES)
 
 def main() -> int:
     """Run the command line."""
-    made = parser(__doc__)
+    made = steps.parser(__doc__)
     made.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES)
     given = made.parse_args()
-    use_threads(given.threads)
+    steps.use_threads(given.threads)
     from zoo.catalog import quiet
 
     quiet()
     from zoo.published import MODELS
 
-    if given.list:
-        print("\n".join(MODELS))
-        return 0
-    names = names_of(given, MODELS, made)
-
     def measure(name: str) -> dict[str, Row]:
         return measured(name, given.threads, given.engines)
 
-    baselines = bench_models.BASELINES
-    rows = measure_all(names, measure, given, baselines, ("torch", "apache-tvm", "onnxruntime"))
-    show_means(rows)
-    if given.plot:
-        plot(rows, baselines, "time of a call, all processes together", given.plot)
-    return 0
+    what = "time of a call, all processes together"
+    packages = bench_models.PACKAGES
+    return steps.run(given, MODELS, measure, bench_models.BASELINES, what, packages, LOADS)
 
 
 def measured(name: str, threads: int, engines: list[str]) -> dict[str, Row]:
     """Return a row for each load."""
-    rows: dict[str, Row] = {
-        f"{name}, {load}": {"failed": {}, "ms": {}, "p50_ms": {}, "p99_ms": {}} for load in LOADS
-    }
+    failed: dict[str, str] = {}
+    workers: dict[str, list[Worker]] = {}
     most = max(count for count, _ in LOADS.values())
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         for engine in ("export", *engines):
-            with ExitStack() as stack:
-                try:
-                    workers = [
-                        stack.enter_context(
-                            Worker(bench_models.command_of(engine, name, threads, folder))
-                        )
-                        for _ in range(1 if engine == "export" else most)
-                    ]
-                except WorkerError as error:
-                    for row in rows.values():
-                        row["failed"][engine] = str(error)
-                    continue
-                if engine != "export":
-                    for load, (count, loops) in LOADS.items():
-                        under_load(rows[f"{name}, {load}"], engine, workers[:count], loops)
-    return rows
+            command = bench_models.command_of(engine, name, threads, folder)
+            count = 1 if engine == "export" else most
+            try:
+                started = [stack.enter_context(Worker(command)) for _ in range(count)]
+            except WorkerError as error:
+                failed[engine] = str(error)
+                continue
+            if engine != "export":
+                workers[engine] = started
+        return {
+            f"{name}, {load}": under_load(workers, count, loops, failed)
+            for load, (count, loops) in LOADS.items()
+        }
 
 
-def under_load(row: Row, engine: str, workers: list[Worker], loops: int) -> None:
-    """Measure an engine under a load.  ``ms`` is the time of a call, all processes together."""
+def under_load(
+    workers: dict[str, list[Worker]], count: int, loops: int, failed: dict[str, str]
+) -> Row:
+    """Measure `count` workers of each engine at once, in turns with the other engines.
+
+    ``ms`` is the time of a call, all processes together.
+    """
+    calls: dict[str, list[list[float]]] = {engine: [] for engine in workers}
     with ExitStack() as stack:
         for _ in range(loops):
             stack.callback(subprocess.Popen(LOOP).kill)
-        for worker in workers:
-            worker.start(BLOCK)
-        for worker in workers:
-            worker.finish()
-        for worker in workers:
-            worker.start(SECONDS)
-        times = [worker.finish() for worker in workers]
-    calls = [ms for of_one in times for ms in of_one]
-    per_second = sum(1e3 * len(of_one) / sum(of_one) for of_one in times)
-    row["ms"][engine] = 1e3 / per_second
-    row["p50_ms"][engine] = median(calls)
-    row["p99_ms"][engine] = quantiles(calls, n=100)[98]
+        for _ in range(TURNS):
+            for engine, started in workers.items():
+                at_once(started[:count], BLOCK)
+                calls[engine] += at_once(started[:count], SECONDS)
+    row: Row = {"failed": failed, "ms": {}, "p50_ms": {}, "p99_ms": {}}
+    for engine, of_each in calls.items():
+        times = [ms for of_one in of_each for ms in of_one]
+        row["ms"][engine] = TURNS * 1e3 / sum(1e3 * len(one) / sum(one) for one in of_each)
+        row["p50_ms"][engine] = median(times)
+        row["p99_ms"][engine] = quantiles(times, n=100)[98]
+    return row
+
+
+def at_once(workers: list[Worker], seconds: float) -> list[list[float]]:
+    """Let workers call for so long at the same time; return the milliseconds of their calls."""
+    for worker in workers:
+        worker.start(seconds)
+    return [worker.finish() for worker in workers]
 
 
 if __name__ == "__main__":

@@ -36,9 +36,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))  # a checkout that is not installed
 
 from benchmark.arguments import count
-from benchmark.cases import Case, read_cases
+from benchmark.cases import KINDS, Case, read_cases
 from benchmark.environment import commit, today
-from gpu.requests import FACES, KINDS, PLACES, Request, checked, makers, spread, timed
+from gpu.requests import FORMATS, PLACES, Request, checked, makers, spread, timed
 
 CASES = Path(__file__).parent / "cases"
 FIRST = ("bench.json", "bench_conv.json")
@@ -47,7 +47,7 @@ FIRST = ("bench.json", "bench_conv.json")
 JOBS = max(1, (os.cpu_count() or 1) - 2)
 """Compiling processes; two cores are left for the launches and for other processes."""
 
-DTYPES = tuple(dict.fromkeys(dtype for dtype, _ in KINDS))
+DTYPES = tuple(dict.fromkeys(dtype for dtype, _ in FORMATS))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -57,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
     add("--seconds", type=float, default=480, help="begin no row after so many (default: 480)")
     add("--cases", type=Path, nargs="+", metavar="FILE", help="all of benchmarks/cases if absent")
     add("--only", nargs="+", metavar="NAME", help="only these cases")
-    add("--faces", nargs="+", choices=FACES, default=FACES, help="all if absent")
+    add("--kinds", nargs="+", choices=KINDS, default=KINDS, help="all if absent")
     add("--dtypes", nargs="+", choices=(*DTYPES, "float64"), default=DTYPES, help="three if absent")
     add("--checks", type=count, default=10**9, metavar="N", help="check so many, at most")
     add("--no-check", action="store_true", help="time only")
@@ -122,7 +122,7 @@ def requests(given: argparse.Namespace, arch: str) -> tuple[list[Request], list[
 
     cases = case_list(given.cases, given.only)
     to_check = [] if given.no_check else spread(checked(machine_of(arch), given.dtypes))
-    to_time = [] if given.no_time else list(timed(cases, given.dtypes, given.faces))
+    to_time = [] if given.no_time else list(timed(cases, given.dtypes, given.kinds))
     if given.bundle is not None:
         known = Bundle(given.bundle)
         to_check = [one for one in to_check if one.code in known]

@@ -8,10 +8,10 @@ r"""Times quantized layers against ONNX Runtime, OpenVINO and our own float32, a
 
 Each case is a layer of uint8 by int8, a scale for each channel, with bias, relu and requantization,
 as a model of ONNX.  All run in turns, a block of calls each, with a pause between blocks: the
-threads of either are asleep while another's run.  Medians are compared.  A result is right where it
+threads of either are asleep while another's run.  Medians are compared.  A result is correct if it
 is one step at most from sums of integers, scaled in float64.
 
-Exit status: 0 when every result is right, 1 when one is wrong, 2 when the command is.
+Exit status: 0 when every result is correct, 1 when one is incorrect, 2 for an invalid command.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable
-from statistics import geometric_mean
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from benchmark.arguments import cases_of, of_several_files
+from benchmark.summary import ratios_of
 
 BLOCKS, BLOCK, PAUSE = 5, 0.08, 0.02
 """Turns; seconds of each; seconds between them."""
@@ -51,7 +51,7 @@ def main() -> int:
     os.environ.update(
         {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "TVM_BIND_THREADS": "0"}
     )
-    from benchmark.environment import processor_name
+    from benchmark.steps import header
 
     cases = cases_of(options)
     for case in cases:
@@ -63,15 +63,22 @@ def main() -> int:
     for number, case in enumerate(cases, 1):
         rows.append(measured(case, baselines, options.threads))
         print(f"{number}/{len(cases)} {line(rows[-1])}", flush=True)
-    report = {"cpu": processor_name(), "threads": options.threads, "rows": rows}
+    found = {
+        "header": {
+            **header(options.threads, ["apache-tvm", *(set(baselines) - {"float32"})]),
+            "cases": ", ".join(path.name for path in options.cases),
+        },
+        "rows": rows,
+        "summary": summary(rows, baselines),
+    }
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
     if options.plot:
         from benchmark.plot import draw
 
-        draw(rows, report, options.plot)
-    print("\n".join(summary(rows, baselines)))
+        draw(rows, found["header"], options.plot)
+    print("\n".join(said(found["summary"])))
     return 0 if all(row["steps"] <= 1 for row in rows) else 1
 
 
@@ -100,7 +107,7 @@ def measured(case: Any, baselines: list[str], threads: int) -> dict[str, Any]:
     times = dict(zip(runs, in_blocks(list(runs.values()), BLOCKS, BLOCK, PAUSE)))
     run()
     steps = int(np.abs(read().astype("int64") - layer.want()).max())
-    row: dict[str, Any] = {"name": case.name, "face": case.op, "dtype": "uint8", "steps": steps}
+    row: dict[str, Any] = {"name": case.name, "kind": case.op, "dtype": "uint8", "steps": steps}
     row.update({f"{name}_ms": ms for name, ms in times.items()})
     row.update({f"ratio_{name}": times[name] / times["ours"] for name in times if name != "ours"})
     return {**row, "case": str(case), "unavailable": reasons}
@@ -158,27 +165,28 @@ def line(row: dict[str, Any]) -> str:
     ratios = ", ".join(
         f"{name[6:]} {value:.2f}" for name, value in row.items() if name.startswith("ratio_")
     )
-    wrong = "" if row["steps"] <= 1 else f"  WRONG by {row['steps']} steps"
-    return f"{row['name']:<24} {row['ours_ms']:9.3f} ms  {ratios}{wrong}"
+    incorrect = "" if row["steps"] <= 1 else f"  INCORRECT by {row['steps']} steps"
+    return f"{row['name']:<24} {row['ours_ms']:9.3f} ms  {ratios}{incorrect}"
 
 
-def summary(rows: list[dict[str, Any]], baselines: list[str]) -> list[str]:
-    """Geometric means of baseline / ours by face, with the least."""
-    said = []
-    for name in baselines:
-        for face in dict.fromkeys(row["face"] for row in rows):
-            found = [
-                (row[f"ratio_{name}"], row["name"])
-                for row in rows
-                if row["face"] == face and f"ratio_{name}" in row
-            ]
-            if found:
-                mean = geometric_mean([ratio for ratio, _ in found])
-                said.append(
-                    f"{name} / ours, {face}: {mean:.2f} of {len(found)}, "
-                    f"least {min(found)[0]:.2f} ({min(found)[1]})"
-                )
-    return said
+def summary(rows: list[dict[str, Any]], baselines: list[str]) -> dict[str, dict[str, Any]]:
+    """Summarize the ratios to each baseline by kind."""
+    found: dict[str, dict[str, Any]] = {}
+    for kind in dict.fromkeys(row["kind"] for row in rows):
+        some = [row for row in rows if row["kind"] == kind]
+        ratios = {name: ratios_of(some, f"ratio_{name}") for name in baselines}
+        found[kind] = {"cases": len(some), **ratios}
+    return found
+
+
+def said(summaries: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """Yield a line for each baseline and kind."""
+    for kind, one in summaries.items():
+        for name, found in one.items():
+            if isinstance(found, dict):
+                least = f"{found['worst']['value']:.2f} ({found['worst']['name']})"
+                mean = f"{found['geomean']:.2f} of {found['cases']}"
+                yield f"{name} / ours, {kind}: {mean}, least {least}"
 
 
 if __name__ == "__main__":

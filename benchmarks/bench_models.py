@@ -22,8 +22,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmark.steps import Row, measure_all, names_of, parser, plot, show_means, use_threads
-from benchmark.workers import Worker, WorkerError, in_turns, serve
+from benchmark import steps
+from benchmark.steps import Row
+from benchmark.workers import Worker, WorkerError, empty_caches, in_turns, serve
 
 ROOT = Path(__file__).parents[1]
 BASELINES = {
@@ -32,10 +33,10 @@ BASELINES = {
     "onnxruntime": "ONNX Runtime",
     "openvino": "OpenVINO",
 }
+PACKAGES = ("torch", "apache-tvm", "onnxruntime")
+"""Distributions whose versions are reported."""
 FILES = {"onnxruntime", "openvino"}
 """Engines that run the ONNX file."""
-CACHES = {"TVM_CONV_CACHE": "tvm_conv", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
-"""Variables that name folders of compiled code, and folders for them."""
 TOLERANCE = 1e-3
 """Maximum error, relative to the largest value of a result; deep models amplify roundings."""
 PROFILED = 5
@@ -60,10 +61,10 @@ class Engine(NamedTuple):
 
 def main() -> int:
     """Run the command line."""
-    made = parser(__doc__)
+    made = steps.parser(__doc__)
     made.add_argument("--folder", type=Path, help="where the ONNX file of the model is")
     given = made.parse_args()
-    use_threads(given.threads)
+    steps.use_threads(given.threads)
     if given.worker in FILES:
         work_on_file(given.worker, given.folder, given.threads)
         return 0
@@ -72,32 +73,24 @@ def main() -> int:
     quiet()
     from zoo.published import MODELS
 
-    if given.list:
-        print("\n".join(MODELS))
-        return 0
     if given.worker == "export":
         export(given.only[0], given.folder)
         return 0
     if given.worker:
         work_on_module(given.worker, given.only[0], given.threads)
         return 0
-    names = names_of(given, MODELS, made)
 
     def measure(name: str) -> dict[str, Row]:
         return {name: measured(name, given.threads)}
 
-    rows = measure_all(names, measure, given, BASELINES, ("torch", "apache-tvm", "onnxruntime"))
-    show_means(rows)
-    if given.plot:
-        plot(rows, BASELINES, "time of a run", given.plot)
-    return 0
+    return steps.run(given, MODELS, measure, BASELINES, "time of a run", PACKAGES)
 
 
 def measured(name: str, threads: int) -> Row:
     """Return milliseconds by engine, errors, seconds of the first compile, and our profile."""
     row: Row = {"failed": {}, "error": {}, "first_s": {}}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        caches = {variable: str(Path(folder, place)) for variable, place in CACHES.items()}
+        caches = empty_caches(folder)
         workers: dict[str, Worker] = {}
         for engine in ("export", "ours", *BASELINES):
             try:
@@ -181,7 +174,7 @@ def work_on_file(engine: str, folder: Path, threads: int) -> None:
 
 
 def check(name: str, engine: str, error: float) -> None:
-    """End this process where a result is wrong."""
+    """End this process if a result is incorrect."""
     if not error < TOLERANCE:
         raise SystemExit(f"{name} {engine}: the result is {error:.1e} off")
 

@@ -22,13 +22,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmark.steps import Row, measure_all, names_of, parser, plot, show_means, use_threads
-from benchmark.workers import Worker, in_turns, serve
+from benchmark import steps
+from benchmark.steps import Row
+from benchmark.workers import Worker, empty_caches, in_turns, serve
 
 ROOT = Path(__file__).parents[1]
 ENGINES = {"ours": ".venv-relay", "stock": ".venv-relay", "relax": ".venv"}
 """By engine, the environment that has its TVM."""
-LABELS = {"stock": "stock Relay", "relax": "relax_ext.pipeline"}
 TOLERANCE = 1e-4
 """Maximum error, relative to the largest value of a result; models have up to thirty layers of
 float32."""
@@ -37,43 +37,35 @@ float32."""
 def main() -> int:
     """Run the command line."""
     sys.path.insert(0, str(ROOT / "examples"))
-    made = parser(__doc__)
-    given = made.parse_args()
-    use_threads(given.threads)
+    given = steps.parser(__doc__).parse_args()
+    steps.use_threads(given.threads)
     os.environ["TOPHUB_LOCATION"] = "NONE"
     import models
 
-    if given.list:
-        print("\n".join(models.DECODERS))
-        return 0
     if given.worker:
         work(given.worker, given.only[0])
         return 0
-    names = names_of(given, models.DECODERS, made)
 
     def measure(name: str) -> dict[str, Row]:
         return {name: measured(name, given.threads)}
 
-    rows = measure_all(names, measure, given, ("stock",), ("torch", "apache-tvm"))
-    show_means(rows)
-    if given.plot:
-        plot(rows, LABELS, "time of a run", given.plot)
-    return 0
+    labels = {"stock": "stock Relay"}
+    others = {"relax": "relax_ext.pipeline"}
+    return steps.run(given, models.DECODERS, measure, labels, "time of a run", others=others)
 
 
 def measured(name: str, threads: int) -> Row:
     """Return the milliseconds of a model by each engine, its error and its seconds to build."""
     row: Row = {"build_s": {}, "second_build_s": {}, "error": {}}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        workers = {}
+        workers, caches = {}, empty_caches(folder)
         for engine, environment in ENGINES.items():
             python = str(ROOT / environment / "bin" / "python")
             command = [python, "-W", "ignore", __file__, "--worker", engine, "--only", name]
             command += ["--threads", str(threads)]
-            cache = {"TVM_CONV_CACHE": folder}
-            with Worker(command, cache) as first:
+            with Worker(command, caches) as first:
                 row["build_s"][engine] = first.ready["build_s"]
-            workers[engine] = second = stack.enter_context(Worker(command, cache))
+            workers[engine] = second = stack.enter_context(Worker(command, caches))
             row["second_build_s"][engine] = second.ready["build_s"]
             row["error"][engine] = second.ready["error"]
         row["ms"] = in_turns(workers)

@@ -20,19 +20,12 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
+from importlib import import_module
 from typing import Any
 
-from benchmark.steps import (
-    Row,
-    measure_all,
-    names_of,
-    plot,
-    show_means,
-    use_threads,
-)
-from benchmark.steps import parser as common_parser
-from benchmark.workers import Worker, WorkerError, in_turns, serve
+from benchmark import steps
+from benchmark.steps import Row
+from benchmark.workers import Worker, WorkerError, empty_caches, in_turns, serve
 
 ENGINES = {
     "inference": ("ours", "frozen", "eager", "inductor"),
@@ -41,59 +34,49 @@ ENGINES = {
 BASELINES = {"eager": "PyTorch eager", "inductor": "torch.compile, inductor"}
 COMPILES = ("ours", "inductor")
 """Engines whose first call is timed with empty caches."""
-CACHES = {"TVM_CONV_CACHE": "tvm_conv", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
-"""Variables that name folders of compiled code, and folders for them."""
 
 
 def main() -> int:
     """Run the command line."""
-    made = parser()
-    given = made.parse_args()
-    use_threads(given.threads)
-    from trainable.sized import MODELS
-
-    if given.list:
-        print("\n".join(MODELS))
-        return 0
+    given = parser().parse_args()
+    steps.use_threads(given.threads)
+    models: dict[str, Callable[[], Any]] = import_module(f"trainable.{given.models}").MODELS
     if given.worker:
-        work(given.worker, given.modes[0], MODELS[given.only[0]], given.threads)
+        work(given.worker, given.modes[0], models[given.only[0]], given.threads)
         return 0
-    names = names_of(given, MODELS, made)
 
     def measure(name: str) -> dict[str, Row]:
-        return {f"{name}, {mode}": measured(name, mode, given.threads) for mode in given.modes}
+        command = [sys.executable, __file__, "--models", given.models, "--only", name]
+        command += ["--threads", str(given.threads)]
+        return {
+            f"{name}, {mode}": measured([*command, "--modes", mode], mode) for mode in given.modes
+        }
 
-    rows = measure_all(names, measure, given, BASELINES, ("torch", "apache-tvm"))
-    for mode in given.modes:
-        print(f"{mode}: ", end="")
-        show_means({name: row for name, row in rows.items() if name.endswith(mode)})
-    if given.plot:
-        plot(rows, BASELINES, "time of a call", given.plot)
-    return 0
+    return steps.run(given, models, measure, BASELINES, "time of a call", groups=given.modes)
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    made = common_parser(__doc__)
+    made = steps.parser(__doc__)
     modes = tuple(ENGINES)
+    made.add_argument("--models", choices=("sized", "attention"), default="sized")
     made.add_argument("--modes", nargs="+", choices=modes, default=modes)
     return made
 
 
-def measured(name: str, mode: str, threads: int) -> Row:
+def measured(command: list[str], mode: str) -> Row:
     """Return milliseconds of a call of each engine, and seconds of the first, cold and warm."""
     row: Row = {"failed": {}, "cold_s": {}, "warm_s": {}}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        caches = {variable: str(Path(folder, place)) for variable, place in CACHES.items()}
+        caches = empty_caches(folder)
         workers = {}
         for engine in ENGINES[mode]:
-            command = [sys.executable, __file__, "--worker", engine, "--only", name]
-            command += ["--modes", mode, "--threads", str(threads)]
+            of_engine = [*command, "--worker", engine]
             try:
                 if engine in COMPILES:
-                    with Worker(command, caches) as cold:
+                    with Worker(of_engine, caches) as cold:
                         row["cold_s"][engine] = cold.ready["first_s"]
-                workers[engine] = warm = stack.enter_context(Worker(command, caches))
+                workers[engine] = warm = stack.enter_context(Worker(of_engine, caches))
             except WorkerError as error:  # inductor refuses some models
                 if engine not in BASELINES:
                     raise

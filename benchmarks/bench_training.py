@@ -23,8 +23,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmark.steps import Row, measure_all, names_of, plot, show_means, use_threads
-from benchmark.steps import parser as common_parser
+from benchmark import steps
+from benchmark.steps import Row
 from benchmark.workers import Worker, WorkerError, in_turns, serve
 
 BASELINES = {"eager": "PyTorch eager", "compile": "torch.compile"}
@@ -34,34 +34,22 @@ STEPS_FOR_PEAK = 3
 
 def main() -> int:
     """Run the command line."""
-    made = parser()
-    given = made.parse_args()
-    use_threads(given.threads)
+    given = parser().parse_args()
+    steps.use_threads(given.threads)
     from trainable.losses import InBfloat16
     from trainable.sized import MODELS
 
-    if given.list:
-        print("\n".join(MODELS))
-        return 0
     if given.worker:
         module, batch = MODELS[given.only[0]]()
         work(given.worker, InBfloat16(module) if given.bfloat16 else module, batch, given.threads)
         return 0
-    names = names_of(given, MODELS, made)
-
-    def measure(name: str) -> dict[str, Row]:
-        return {name: measured(name, given)}
-
-    rows = measure_all(names, measure, given, BASELINES, ("torch", "apache-tvm"))
-    show_means(rows)
-    if given.plot:
-        plot(rows, BASELINES, "time of a training step", given.plot)
-    return 0
+    what = "time of a training step"
+    return steps.run(given, MODELS, lambda name: {name: measured(name, given)}, BASELINES, what)
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    made = common_parser(__doc__)
+    made = steps.parser(__doc__)
     made.add_argument("--bfloat16", action="store_true", help="by torch.autocast, all engines")
     return made
 

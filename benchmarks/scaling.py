@@ -6,7 +6,7 @@ peaks.
 
     python benchmarks/scaling.py --json out/growth.json --plot out/growth.png
 
-Every point is checked as in ``bench.py``. Exit status 1 when one is wrong.
+Every point is checked as in ``bench.py``. Exit status 1 when one is incorrect.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.arguments import Options, count
-from benchmark.cases import FACES, Case, case_of
+from benchmark.cases import KINDS, Case, case_of
 from benchmark.environment import prepare
 
 BASE = {"n": 4, "channels": 64, "size": 32, "kernel": 4}
@@ -75,14 +75,14 @@ def main() -> int:
     draw(rows, given.plot)
     for step in steps:
         print(
-            f"{step['face']}: {step['from']} to {step['to']}: {step['factor']:.2f} times the work"
+            f"{step['kind']}: {step['from']} to {step['to']}: {step['factor']:.2f} times the work"
         )
     print(f"{len(rows)} points, {len(steps)} steps above {CLIFF} times the work; {given.plot}")
-    return int(any(row["wrong"] for row in rows))
+    return int(any(row["incorrect"] for row in rows))
 
 
 def measured(threads: int, budget: float) -> list[dict[str, Any]]:
-    """Return a row of the benchmark for every point of every face, with its axis and value."""
+    """Return a row of the benchmark for every point of every kind, with its axis and value."""
     import torch
 
     from benchmark import by_relax, peaks, report
@@ -92,17 +92,17 @@ def measured(threads: int, budget: float) -> list[dict[str, Any]]:
     target = by_relax.host_target(threads)
     by_relax.warm_up(target)
     options = Options(
-        cases=[], source="", ir="relax", faces=FACES, baselines=("torch",), threads=threads,
+        cases=[], source="", ir="relax", kinds=KINDS, baselines=("torch",), threads=threads,
         dtype="float32", time_budget=budget, json=None, plot=None,
     )  # fmt: skip
     bench = Bench(options, by_relax, target, peaks.measure(by_relax, target, threads))
-    points = [(face, *point) for face in FACES for point in cases()]
+    points = [(kind, *point) for kind in KINDS for point in cases()]
     rows = []
     with torch.inference_mode(), report.progress() as bar:
         task = bar.add_task("", total=len(points))
-        for face, axis, value, case in points:
-            bar.update(task, description=f"{face} {case.name}")
-            row = measure(case, face, bench)
+        for kind, axis, value, case in points:
+            bar.update(task, description=f"{kind} {case.name}")
+            row = measure(case, kind, bench)
             floors = [
                 row["ours_ms"] * row[share] for share in ("share_of_peak", "share_of_bandwidth")
             ]
@@ -115,14 +115,14 @@ def cliffs(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Steps between neighbours where time grows faster than the floor of the work does."""
     found = []
     for before, after in itertools.pairwise(rows):
-        if (before["face"], before["axis"]) != (after["face"], after["axis"]):
+        if (before["kind"], before["axis"]) != (after["kind"], after["axis"]):
             continue
         work = after["floor_ms"] / before["floor_ms"]
         factor = after["ours_ms"] / before["ours_ms"] / max(work, 1.0)
         if factor > CLIFF:
             found.append(
                 {
-                    "face": after["face"],
+                    "kind": after["kind"],
                     "from": before["name"],
                     "to": after["name"],
                     "factor": factor,

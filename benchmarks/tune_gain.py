@@ -8,7 +8,7 @@
 
 Of each convolution, with a constant weight, the plans that ``relax_ext.tune`` measures run in
 turns.  Beside them run those that it would measure if this machine had half its caches and twice
-its multiply-adds a cycle: the estimate is wrong then, and a measurement has to put it right.
+its multiply-adds a cycle: the estimate is incorrect then, and a measurement has to correct it.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def main() -> int:
         key: geometric_mean([row[key] for row in rows]) for key in ("gain", "misstated", "healed")
     }
     print(
-        f"measured: {means['gain']:.3f} times as fast as by the estimate; machine stated wrongly: "
-        f"{means['misstated']:.3f}, and measured {means['healed']:.3f}"
+        f"measured: {means['gain']:.3f} times as fast as by the estimate; "
+        f"machine stated incorrectly: {means['misstated']:.3f}, and measured {means['healed']:.3f}"
     )
     report = {"cpu": processor_name(), "threads": options.threads, **means, "rows": rows}
     if options.json:
@@ -77,24 +77,24 @@ def measured(case: Case, target: Any) -> dict[str, Any]:
     data, weight = LAYOUTS[g.rank].split()
     layouts = Layouts(data, weight, data)
     problem = Convolution(case.op, g.as_rank3(), layouts, case.n, ("float32",) * 3, prepacked=True)
-    right = shortlist(problem, found.machine, MOST)
-    wrong = shortlist(problem, misstated(found.machine), MOST)
-    plans: list[Plan] = list(dict.fromkeys([*right, *wrong]))
+    stated = shortlist(problem, found.machine, MOST)
+    by_misstated = shortlist(problem, misstated(found.machine), MOST)
+    plans: list[Plan] = list(dict.fromkeys([*stated, *by_misstated]))
     work = Work(problem, found)
     with here(built(work, plans, target)) as opened:
         runs = PlanRuns(work, plans, opened)
         best, seconds = race({number: runs.ready(number)[0] for number in range(len(plans))})
     time_of = dict(zip(plans, (seconds[number] for number in range(len(plans)))))
-    estimate = time_of[right[0]]
-    fastest = min(time_of[plan] for plan in right) if best else estimate
+    estimate = time_of[stated[0]]
+    fastest = min(time_of[plan] for plan in stated) if best else estimate
     return {
         "name": case.name,
-        "face": case.op,
+        "kind": case.op,
         "ms": 1e3 * estimate,
         "kernel": KERNELS.of_plan(plans[best]).name,
         "gain": max(1.0, estimate / fastest),
-        "misstated": estimate / time_of[wrong[0]],
-        "healed": estimate / min(time_of[plan] for plan in wrong),
+        "misstated": estimate / time_of[by_misstated[0]],
+        "healed": estimate / min(time_of[plan] for plan in by_misstated),
     }
 
 

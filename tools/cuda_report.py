@@ -67,7 +67,7 @@ def collect(given: argparse.Namespace) -> tuple[list[static.Row], list[str]]:
         try:
             found = static.rows_of(spot)
         except ValueError as error:
-            failed.append(f"{spot.arch} {spot.shape.name} {spot.face} {spot.plan}: {error}")
+            failed.append(f"{spot.arch} {spot.shape.name} {spot.kind} {spot.plan}: {error}")
             continue
         rows += [{**row, "set": kind, "broken": list(ceilings.broken(row))} for row in found]
         print(f"{len(rows)} {spot.arch} {name} {spot.shape.name}", file=sys.stderr, flush=True)

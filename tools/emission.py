@@ -17,7 +17,7 @@ import tvm
 from tvm import relax
 from tvm_ffi import structural_hash
 
-from benchmark.cases import FACES, Case
+from benchmark.cases import KINDS, Case
 from relax_ext.op.ops import conv_call
 from relax_ext.pipeline import first_passes
 from topi_ext import compat
@@ -70,20 +70,20 @@ def _plain(func: Any) -> Any:
 
 def of_case(case: Case) -> Iterator[tuple[str, Build]]:
     """Modules of the operators of one case, by key."""
-    for face in FACES:
-        build = partial(_conv, case, face)
+    for kind in KINDS:
+        build = partial(_conv, case, kind)
         for dtype in ("float32", "bfloat16", "float16", "int8"):
             for sizes in ("static", "symbolic"):
-                yield f"{face}/{dtype}/{sizes}", partial(build, dtype, symbolic=sizes != "static")
-        yield f"{face}/float32/channels_last", partial(build, "float32", channels_last=True)
-        if face != "conv_weight_grad":
+                yield f"{kind}/{dtype}/{sizes}", partial(build, dtype, symbolic=sizes != "static")
+        yield f"{kind}/float32/channels_last", partial(build, "float32", channels_last=True)
+        if kind != "conv_weight_grad":
             for dtype in ("float32", "bfloat16"):
-                yield f"{face}/{dtype}/packed", partial(build, dtype, constant=True)
-            yield f"{face}/float32/packed, fused", partial(_fused_conv, case, face)
+                yield f"{kind}/{dtype}/packed", partial(build, dtype, constant=True)
+            yield f"{kind}/float32/packed, fused", partial(_fused_conv, case, kind)
             for zeros in ((0, 0), (7, 0), (7, 3)):
                 yield (
-                    f"{face}/uint8/quantized, zero points {zeros}",
-                    partial(_qdq, case, face, zeros),
+                    f"{kind}/uint8/quantized, zero points {zeros}",
+                    partial(_qdq, case, kind, zeros),
                 )
 
 
@@ -106,18 +106,18 @@ def _constant(shape: Any, dtype: str = "float32") -> Any:
 
 def _conv(
     case: Case,
-    face: str,
+    kind: str,
     dtype: str,
     symbolic: bool = False,
     constant: bool = False,
     channels_last: bool = False,
 ) -> tvm.IRModule:
-    g, sized = case.geometry_of(face), case
+    g, sized = case.geometry_of(kind), case
     if symbolic:
         size = tuple(compat.tir.Var(f"size{axis}", "int64") for axis in range(g.rank))
         g = case.as_conv()
         y = tuple(conv_size(*axis) for axis in zip(size, *g.window))
-        sizes = {"y_size": size} if face == "conv_transpose" else {"x_size": size, "y_size": y}
+        sizes = {"y_size": size} if kind == "conv_transpose" else {"x_size": size, "y_size": y}
         sized = replace(case, n=compat.tir.Var("n", "int64"), geometry=replace(g, **sizes))
         g = sized.geometry
     layouts = Layouts.canonical(g.rank)
@@ -129,27 +129,27 @@ def _conv(
         shape = list(sized.shape(role))
         return [shape[0], *shape[2:], shape[1]] if channels_last and role != "w" else shape
 
-    params = [_tensor(role, stored(role), dtype) for role in OPERANDS[face]]
+    params = [_tensor(role, stored(role), dtype) for role in OPERANDS[kind]]
     out_dtype = "int32" if dtype == "int8" else dtype
 
     def body(*operands: Any) -> Any:
         if constant:
-            operands = (operands[0], _constant(stored(OPERANDS[face][1]), dtype))
+            operands = (operands[0], _constant(stored(OPERANDS[kind][1]), dtype))
         size = relax.ShapeExpr(sized.geometry.x_size)
-        return conv_call(face, operands, g, layouts, out_dtype, size)
+        return conv_call(kind, operands, g, layouts, out_dtype, size)
 
     return _module(params, body)
 
 
-def _fused_conv(case: Case, face: str) -> tvm.IRModule:
+def _fused_conv(case: Case, kind: str) -> tvm.IRModule:
     """With a bias, a residual, and an activation."""
-    g, layouts = case.geometry_of(face), Layouts.canonical(case.geometry.rank)
-    shapes = [case.shape(role) for role in OPERANDS[face]]
-    result = case.shape("x" if face == "conv_transpose" else "y")
+    g, layouts = case.geometry_of(kind), Layouts.canonical(case.geometry.rank)
+    shapes = [case.shape(role) for role in OPERANDS[kind]]
+    result = case.shape("x" if kind == "conv_transpose" else "y")
     channels = (1, result[1]) + (1,) * g.rank
 
     def body(data: Any, bias: Any, residual: Any) -> Any:
-        y = conv_call(face, (data, _constant(shapes[1])), g, layouts, "float32")
+        y = conv_call(kind, (data, _constant(shapes[1])), g, layouts, "float32")
         return OP.nn.gelu(OP.nn.relu(OP.add(OP.add(y, bias), residual)))
 
     return _module(
@@ -157,10 +157,10 @@ def _fused_conv(case: Case, face: str) -> tvm.IRModule:
     )
 
 
-def _qdq(case: Case, face: str, zeros: tuple[int, int]) -> tvm.IRModule:
+def _qdq(case: Case, kind: str, zeros: tuple[int, int]) -> tvm.IRModule:
     """Return a convolution of bytes between dequantize and quantize."""
-    g, layouts = case.geometry_of(face), Layouts.canonical(case.geometry.rank)
-    shapes = [case.shape(role) for role in OPERANDS[face]]
+    g, layouts = case.geometry_of(kind), Layouts.canonical(case.geometry.rank)
+    shapes = [case.shape(role) for role in OPERANDS[kind]]
 
     def real(x: Any, zero: int, dtype: str) -> Any:
         return OP.dequantize(x, relax.const(np.float32(0.5)), relax.const(zero, dtype))
@@ -170,7 +170,7 @@ def _qdq(case: Case, face: str, zeros: tuple[int, int]) -> tvm.IRModule:
             real(data, zeros[0], "uint8"),
             real(_constant(shapes[1], "int8"), zeros[1], "int8"),
         )
-        y = OP.nn.relu(conv_call(face, operands, g, layouts, "float32"))
+        y = OP.nn.relu(conv_call(kind, operands, g, layouts, "float32"))
         scale, zero = relax.const(np.float32(4)), relax.const(9, "uint8")
         return OP.quantize(y, scale, zero, out_dtype="uint8")
 

@@ -6,14 +6,14 @@
     python tools/evaluate_cost_model.py --cases benchmarks/cases/bench.json --json out/rate.json \\
         --plot out/rate.png
 
-Of every case and face, every kernel's plans whose estimate is within ``--within`` times the best
+Of every case and kind, every kernel's plans whose estimate is within ``--within`` times the best
 one are candidates; of each kernel at most ``--most`` are built, spread evenly over the logarithm of
 the estimate, the lowest and the highest among them (the JSON says how many there were).  The chosen
 plan is always one.  All are checked, then timed in turns in one process on the same threads; the
 chosen one and the two fastest are timed once more, for longer, so that luck does not name a winner.
 Regret is what the choice costs: time of the chosen plan / time of the fastest, 1 at best.
 
-Exit status: 0 when every result is right, 1 when one is wrong, 2 when the command is.
+Exit status: 0 when every result is correct, 1 when one is incorrect, 2 for an invalid command.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from pathlib import Path
 
 import benchmarks_path
 from benchmark.arguments import DTYPES, count
-from benchmark.cases import FACES, read_cases
+from benchmark.cases import KINDS, read_cases
 from benchmark.environment import prepare
 
 
-def faces(text: str) -> tuple[str, ...]:
-    """Return the names of faces, as ``argparse`` takes types."""
+def kinds(text: str) -> tuple[str, ...]:
+    """Return the names of kinds, as ``argparse`` takes types."""
     names = tuple(text.split(","))
-    if not set(names) <= set(FACES):
-        raise argparse.ArgumentTypeError(f"{text} must be of {', '.join(FACES)}")
+    if not set(names) <= set(KINDS):
+        raise argparse.ArgumentTypeError(f"{text} must be of {', '.join(KINDS)}")
     return names
 
 
@@ -50,9 +50,9 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--only", nargs="+", metavar="NAME", help="only these cases")
     made.add_argument(
-        "--faces",
-        type=faces,
-        default=FACES,
+        "--kinds",
+        type=kinds,
+        default=KINDS,
         metavar="NAME,...",
         help="what to compute of each; all if absent",
     )

@@ -103,10 +103,10 @@ def spread(found: Sequence[Candidate], most: int) -> list[Candidate]:
     return sorted(taken, key=lambda one: one.cycles)
 
 
-def problem_of(case: Case, face: str, dtype: str) -> Convolution:
-    """Return a face of a case, as planners see it."""
-    g = case.geometry_of(face)
-    return Convolution(face, g.as_rank3(), Layouts.canonical(g.rank), case.n, (dtype,) * 3)
+def problem_of(case: Case, kind: str, dtype: str) -> Convolution:
+    """Return the problem of a case and a kind of operator, as planners see it."""
+    g = case.geometry_of(kind)
+    return Convolution(kind, g.as_rank3(), Layouts.canonical(g.rank), case.n, (dtype,) * 3)
 
 
 class Rater:
@@ -127,23 +127,23 @@ class Rater:
         self.within, self.most = within, most
         self.backend = CpuBackend.of(target)
 
-    def rate(self, case: Case, face: str) -> dict[str, Any]:
+    def rate(self, case: Case, kind: str) -> dict[str, Any]:
         """Return a row: `regret`, and for every rated plan its estimate and its milliseconds."""
-        problem = problem_of(case, face, self.dtype)
+        problem = problem_of(case, kind, self.dtype)
         choice = Choice.of(problem, self.backend.machine, self.within, self.most)
         tensors = by_torch.operands(case, self.dtype)
-        want = by_torch.reference(case, face, tensors)
-        out = torch.empty(case.shape(RESULT[face]), dtype=getattr(torch, self.dtype))
-        operands = [by_relax.array(tensors[role]) for role in OPERANDS[face]]
+        want = by_torch.reference(case, kind, tensors)
+        out = torch.empty(case.shape(RESULT[kind]), dtype=getattr(torch, self.dtype))
+        operands = [by_relax.array(tensors[role]) for role in OPERANDS[kind]]
         arrays = [*operands, by_relax.array(out)]
         runs: dict[int, Callable[[], Any]] = {}
         first: dict[int, float] = {}
         plans: list[dict[str, Any]] = []
-        tolerance = allowed(case.terms(face), self.dtype)
+        tolerance = allowed(case.terms(kind), self.dtype)
         for number, one in enumerate(choice.rated):
             row = {"kernel": one.kernel, "cycles": one.cycles, "plan": repr(one.plan)}
             row["chosen"] = one.plan == choice.chosen
-            plans.append({**row, "wrong": True, "error": None, "ms": None, "final_ms": None})
+            plans.append({**row, "incorrect": True, "error": None, "ms": None, "final_ms": None})
             try:
                 start = time.perf_counter()
                 kernel = by_relax.kernel(self.backend.build(problem, one.plan), self.target)
@@ -154,7 +154,7 @@ class Rater:
                 plans[-1]["note"] = one_line(failure)
                 continue
             runs[number], error = run, relative_error(out, want)
-            plans[-1] |= {"error": finite(error), "wrong": not error <= tolerance}
+            plans[-1] |= {"error": finite(error), "incorrect": not error <= tolerance}
         with Neighbours() as neighbours:
             for number, times in interleaved(runs, first, self.budget).items():
                 plans[number] |= {"ms": times.ms, "best_ms": times.best_ms}
@@ -164,13 +164,13 @@ class Rater:
                 plans[number]["final_ms"] = times.ms
         return {
             "name": case.name,
-            "face": face,
+            "kind": kind,
             "configuration": str(case),
             "dtype": self.dtype,
             **regret_of(plans),
             "kernels": choice.counts,
             "tolerance": tolerance,
-            "wrong": any(row["wrong"] for row in plans),
+            "incorrect": any(row["incorrect"] for row in plans),
             "others_cores": neighbours.cores,
             "plans": plans,
         }
@@ -209,15 +209,15 @@ def regret_of(plans: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def summarize(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Per face: geometric mean and worst of the regret, and where another kernel is faster."""
+    """Per kind: geometric mean and worst of the regret, and where another kernel is faster."""
     found = {}
-    for face in dict.fromkeys(row["face"] for row in rows):
-        rated = [row for row in rows if row["face"] == face and row["regret"] is not None]
+    for kind in dict.fromkeys(row["kind"] for row in rows):
+        rated = [row for row in rows if row["kind"] == kind and row["regret"] is not None]
         if not rated:
             continue
         worst = max(rated, key=lambda row: row["regret"])
         others = [row for row in rated if row["chosen_kernel"] != row["fastest_kernel"]]
-        found[face] = {
+        found[kind] = {
             "shapes": len(rated),
             "geomean": geometric_mean(row["regret"] for row in rated),
             "geomean_best": geometric_mean(row["regret_best"] for row in rated),
@@ -234,23 +234,23 @@ def summarize(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def run(cases: Sequence[Case], given: Any) -> int:
-    """Rate all faces of all cases, as the command line says: report, and the exit status."""
+    """Rate all kinds of all cases, as the command line says: report, and the exit status."""
     torch.set_num_threads(given.threads)
     target = by_relax.host_target(given.threads)
     by_relax.warm_up(target)
     rater = Rater(target, given.dtype, given.within, given.most, given.time_budget)
-    shapes = [(case, face) for case in cases for face in given.faces]
+    shapes = [(case, kind) for case in cases for kind in given.kinds]
     head = _header(given, target, rater.backend.machine)
     rows: list[dict[str, Any]] = []
     until = time.monotonic() + (given.seconds or math.inf)
     with torch.inference_mode(), report.progress() as bar:
         task = bar.add_task("", total=len(shapes))
-        for case, face in shapes:
+        for case, kind in shapes:
             if rows and time.monotonic() > until:
                 break
-            bar.update(task, description=f"{face} {case.name}")
-            rows.append(rater.rate(case, face))
-            head["left_out"] = [f"{one.name} {face}" for one, face in shapes[len(rows) :]]
+            bar.update(task, description=f"{kind} {case.name}")
+            rows.append(rater.rate(case, kind))
+            head["left_out"] = [f"{one.name} {kind}" for one, kind in shapes[len(rows) :]]
             _write(given.json, head, rows)
             bar.advance(task)
     show(head, rows)
@@ -258,17 +258,17 @@ def run(cases: Sequence[Case], given: Any) -> int:
         from rating_plot import draw
 
         draw(rows, head, given.plot)
-    return int(any(row["wrong"] for row in rows))
+    return int(any(row["incorrect"] for row in rows))
 
 
 def show(head: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
     """Print what the choices cost."""
     out = report.console()
     out.print(f"{head['cpu']}, threads {head['threads']}, commit {head['commit']}, {head['date']}")
-    for face, found in summarize(rows).items():
+    for kind, found in summarize(rows).items():
         worst = found["worst"]
         out.print(
-            f"{face}: {found['shapes']} shapes, regret geomean {found['geomean']:.3f} "
+            f"{kind}: {found['shapes']} shapes, regret geomean {found['geomean']:.3f} "
             f"({found['geomean_best']:.3f} of shortest calls), worst {worst['value']:.2f} "
             f"({worst['name']}), above 1.1: {found['above_1.1']}",
             soft_wrap=True,
@@ -277,8 +277,10 @@ def show(head: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
         out.print(f"  fastest kernel: {fastest}")
         for name, text in found["other_kernel"].items():
             out.print(f"  {name}: {text}")
-    wrong = [f"{row['name']} {row['face']}" for row in rows if row["wrong"]]
-    out.print(f"wrong: {', '.join(wrong) or 'none'}; left out: {len(head.get('left_out', ()))}")
+    incorrect = [f"{row['name']} {row['kind']}" for row in rows if row["incorrect"]]
+    out.print(
+        f"incorrect: {', '.join(incorrect) or 'none'}; left out: {len(head.get('left_out', ()))}"
+    )
     noise = [row["others_cores"] for row in rows if row["others_cores"] is not None]
     if noise:
         out.print(f"other processes used {sum(noise) / len(noise):.2f} cores meanwhile")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The picture of ``tools/evaluate_cost_model.py``: estimate against time, a panel per face."""
+"""The picture of ``tools/evaluate_cost_model.py``: estimate against time, a panel per kind."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def draw(rows: Sequence[dict[str, Any]], header: dict[str, Any], path: Path) -> 
 
     The line is where all would lie if cycles were exact: at the median clock of the points.
     """
-    faces = list(dict.fromkeys(row["face"] for row in rows))
+    kinds = list(dict.fromkeys(row["kind"] for row in rows))
     mpl.rcParams["font.size"] = 9
-    figure = Figure(figsize=(3.6 * len(faces) + 0.4, 4.2), layout="constrained")
-    panels = figure.subplots(1, len(faces), squeeze=False)[0]
-    for panel, face in zip(panels, faces):
-        plans = [one for row in rows if row["face"] == face for one in row["plans"] if one["ms"]]
-        _panel(panel, face, plans)
+    figure = Figure(figsize=(3.6 * len(kinds) + 0.4, 4.2), layout="constrained")
+    panels = figure.subplots(1, len(kinds), squeeze=False)[0]
+    for panel, kind in zip(panels, kinds):
+        plans = [one for row in rows if row["kind"] == kind for one in row["plans"] if one["ms"]]
+        _panel(panel, kind, plans)
     panels[0].set_ylabel("measured, ms")
     used = {one["kernel"] for row in rows for one in row["plans"] if one["ms"]}
     marks = [
@@ -51,7 +51,7 @@ def draw(rows: Sequence[dict[str, Any]], header: dict[str, Any], path: Path) -> 
     figure.savefig(path, dpi=150)
 
 
-def _panel(panel: Any, face: str, plans: Sequence[dict[str, Any]]) -> None:
+def _panel(panel: Any, kind: str, plans: Sequence[dict[str, Any]]) -> None:
     for name in dict.fromkeys(one["kernel"] for one in plans):
         found = [one for one in plans if one["kernel"] == name]
         at = [[one[key] for one in found] for key in ("cycles", "ms")]
@@ -66,7 +66,7 @@ def _panel(panel: Any, face: str, plans: Sequence[dict[str, Any]]) -> None:
     panel.set_xscale("log")
     panel.set_yscale("log")
     panel.set_xlabel("estimated, cycles")
-    panel.set_title(face, loc="left", fontweight="bold", fontsize=10)
+    panel.set_title(kind, loc="left", fontweight="bold", fontsize=10)
     panel.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     panel.grid(color="#eeeeee", linewidth=0.6)
     panel.set_axisbelow(True)

@@ -60,7 +60,7 @@ def summary(found: Sequence[tuple[str, dict[str, Any]]]) -> str:
              "default malloc", "stock/ours", "build: median, maximum")  # fmt: skip
     lines = []
     for cases, result in found:
-        for face, one in result["summary"].items():
+        for kind, one in result["summary"].items():
             torch = one["torch"] or {}
             worst = torch.get("worst")
             means = [
@@ -69,7 +69,7 @@ def summary(found: Sequence[tuple[str, dict[str, Any]]]) -> str:
             ]
             lines.append(
                 (
-                    f"`{face}`",
+                    f"`{kind}`",
                     cases,
                     str(one["cases"]),
                     means[0],
@@ -121,9 +121,9 @@ def main() -> None:
     print("\n".join(dict.fromkeys(provenance(result["header"]) for _, result in found)))
     print(f"\n{summary(found)}")
     for cases, result in found:
-        for face in result["summary"]:
-            print(f"\n### {face}: {cases}\n")
-            print(rows_of([row for row in result["rows"] if row["face"] == face]))
+        for kind in result["summary"]:
+            print(f"\n### {kind}: {cases}\n")
+            print(rows_of([row for row in result["rows"] if row["kind"] == kind]))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .cases import FACES, Case, read_cases
+from .cases import KINDS, Case, read_cases
 
 PACKED_BASELINES = ("onnxruntime", "openvino", "inductor")
 """They know the weight when they are built, and are compared to ours with packed weights."""
@@ -27,7 +27,7 @@ class Options:
     cases: list[Case]
     source: str
     ir: str
-    faces: tuple[str, ...]
+    kinds: tuple[str, ...]
     baselines: tuple[str, ...]
     threads: int
     dtype: str
@@ -37,11 +37,11 @@ class Options:
 
 
 def parse(argv: Sequence[str] | None = None) -> Options:
-    """Read the command line and the case file; one line and exit status 2 for what is wrong."""
+    """Read the command line and the case file; one line and exit status 2 for what is invalid."""
     parser = argparse.ArgumentParser(
         prog="bench.py",
         description="Time convolutions of a case file in ours, PyTorch and stock TVM: one process, "
-        "interleaved, medians, every result checked. Exit status 1 when one is wrong.",
+        "interleaved, medians, every result checked. Exit status 1 when one is incorrect.",
     )
     parser.add_argument(
         "--cases", type=Path, required=True, metavar="FILE.json", help="list of convolutions"
@@ -50,8 +50,8 @@ def parse(argv: Sequence[str] | None = None) -> Options:
         "--ir", choices=IRS, default="relax", help="TVM's IR (default: %(default)s)"
     )
     parser.add_argument(
-        "--face",
-        choices=(*FACES, "all"),
+        "--kind",
+        choices=(*KINDS, "all"),
         default="conv_transpose",
         help="what to compute of each geometry (default: %(default)s)",
     )
@@ -94,7 +94,7 @@ def parse(argv: Sequence[str] | None = None) -> Options:
         cases=cases,
         source=given.cases.name,
         ir=given.ir,
-        faces=FACES if given.face == "all" else (given.face,),
+        kinds=KINDS if given.kind == "all" else (given.kind,),
         baselines=given.baselines,
         threads=given.threads,
         dtype=given.dtype,

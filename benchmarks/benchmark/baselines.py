@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Baselines that pack a constant weight when they are built, and what each has to have.
 
-A baseline is a module, ``by_NAME``, with ``call(case, face, tensors, threads)``, which gives a
+A baseline is a module, ``by_NAME``, with ``call(case, kind, tensors, threads)``, which gives a
 :class:`Call` or raises :class:`~.engines.UnavailableError`.
 """
 
@@ -61,8 +61,8 @@ def require(baselines: Sequence[str], dtype: str) -> dict[str, str]:
     return found
 
 
-def call(name: str, case: Case, face: str, tensors: Mapping[str, Tensor], threads: int) -> Call:
-    """Return a baseline's call of one face."""
+def call(name: str, case: Case, kind: str, tensors: Mapping[str, Tensor], threads: int) -> Call:
+    """Return a baseline's call of one kind of operator."""
     module = importlib.import_module(f"{__package__}.by_{name}")
-    found: Call = module.call(case, face, tensors, threads)
+    found: Call = module.call(case, kind, tensors, threads)
     return found

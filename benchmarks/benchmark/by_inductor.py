@@ -24,25 +24,25 @@ _TRIAL = 0.1
 class _Module(torch.nn.Module):
     """One convolution with a weight of its own."""
 
-    def __init__(self, case: Case, face: str, weight: Tensor):
+    def __init__(self, case: Case, kind: str, weight: Tensor):
         super().__init__()
         self.weight = torch.nn.Parameter(weight, requires_grad=False)
-        self._call = by_torch.forward(case, face)
+        self._call = by_torch.forward(case, kind)
 
     def forward(self, data: Tensor) -> Tensor:
         return self._call(data, self.weight)
 
 
-def call(case: Case, face: str, tensors: Mapping[str, Tensor], threads: int) -> Call:
+def call(case: Case, kind: str, tensors: Mapping[str, Tensor], threads: int) -> Call:
     """With or without ``max_autotune``, whichever is faster.  It uses torch's threads."""
-    if face == "conv_weight_grad":
+    if kind == "conv_weight_grad":
         raise UnavailableError("a weight gradient has no weight to freeze")
-    if not by_torch.states(case, face):
+    if not by_torch.states(case, kind):
         raise UnavailableError("torch cannot state this padding")
     if torch.get_num_threads() != threads:
         raise ValueError(f"torch has {torch.get_num_threads()} threads, must have {threads}")
-    data = tensors[OPERANDS[face][0]]
-    settings = [_compiled(case, face, tensors["w"], data, tuned) for tuned in (False, True)]
+    data = tensors[OPERANDS[kind][0]]
+    settings = [_compiled(case, kind, tensors["w"], data, tuned) for tuned in (False, True)]
     runs = {str(number): run for number, run in enumerate(settings)}
     first = {name: timed(run)[1] for name, run in runs.items()}
     times = interleaved(runs, first, _TRIAL)
@@ -51,14 +51,14 @@ def call(case: Case, face: str, tensors: Mapping[str, Tensor], threads: int) -> 
 
 
 def _compiled(
-    case: Case, face: str, weight: Tensor, data: Tensor, tuned: bool
+    case: Case, kind: str, weight: Tensor, data: Tensor, tuned: bool
 ) -> Callable[[], Any]:
     torch._dynamo.reset()  # else one module recompiles for every case, and gives up at the eighth
     options = {"freezing": True, "max_autotune": tuned, "compile_threads": 1}
     # Freezing asks for no_grad; a tensor of inference_mode would be another kind of input.
     with torch.inference_mode(False), torch.no_grad():
         compiled = torch.compile(
-            _Module(case, face, weight.clone()).eval(), dynamic=False, options=options
+            _Module(case, kind, weight.clone()).eval(), dynamic=False, options=options
         )
         data = data.clone()
         compiled(data)

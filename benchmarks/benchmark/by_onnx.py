@@ -19,7 +19,7 @@ from .engines import UnavailableError
 _OPSET, _IR_VERSION = 17, 8
 
 
-def model(case: Case, face: str, weight: Tensor) -> bytes:
+def model(case: Case, kind: str, weight: Tensor) -> bytes:
     """Return a model from ``data`` to ``result``.
 
     Raises
@@ -27,17 +27,17 @@ def model(case: Case, face: str, weight: Tensor) -> bytes:
     UnavailableError
         Where ONNX has no operator, or no attribute, for this.
     """
-    if face == "conv_weight_grad":
+    if kind == "conv_weight_grad":
         raise UnavailableError("ONNX has no weight gradient")
-    g = case.geometry_of(face)
+    g = case.geometry_of(kind)
     if min(g.padding) < 0:
         raise UnavailableError("ONNX has no negative padding")
-    operator = {"conv": "Conv", "conv_transpose": "ConvTranspose"}[face]
+    operator = {"conv": "Conv", "conv_transpose": "ConvTranspose"}[kind]
     graph = helper.make_graph(
-        [helper.make_node(operator, ["data", "weight"], ["result"], **attributes_of(g, face))],
+        [helper.make_node(operator, ["data", "weight"], ["result"], **attributes_of(g, kind))],
         "bench",
-        [_value("data", case.shape(OPERANDS[face][0]))],
-        [_value("result", case.shape(RESULT[face]))],
+        [_value("data", case.shape(OPERANDS[kind][0]))],
+        [_value("result", case.shape(RESULT[kind]))],
         [numpy_helper.from_array(weight.numpy(), "weight")],
     )
     opset = [helper.make_opsetid("", _OPSET)]
@@ -45,7 +45,7 @@ def model(case: Case, face: str, weight: Tensor) -> bytes:
     return made.SerializeToString()
 
 
-def attributes_of(g: Geometry, face: str) -> dict[str, Any]:
+def attributes_of(g: Geometry, kind: str) -> dict[str, Any]:
     """Return the attributes of ONNX's node for a geometry."""
     attributes = {
         "kernel_shape": list(g.kernel),
@@ -54,7 +54,7 @@ def attributes_of(g: Geometry, face: str) -> dict[str, Any]:
         "dilations": list(g.dilation),
         "group": g.groups,
     }
-    if face == "conv_transpose":
+    if kind == "conv_transpose":
         attributes["output_padding"] = list(g.output_padding)
     return attributes
 

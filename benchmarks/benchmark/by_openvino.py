@@ -23,14 +23,14 @@ SETTINGS = {
 }
 
 
-def call(case: Case, face: str, tensors: Mapping[str, Tensor], threads: int) -> Call:
+def call(case: Case, kind: str, tensors: Mapping[str, Tensor], threads: int) -> Call:
     """One inference on an operand that the request shares."""
     core = openvino.Core()
     settings = {**SETTINGS, "INFERENCE_NUM_THREADS": threads}
-    compiled = core.compile_model(core.read_model(model(case, face, tensors["w"])), "CPU", settings)
+    compiled = core.compile_model(core.read_model(model(case, kind, tensors["w"])), "CPU", settings)
     request = compiled.create_infer_request()
     request.set_input_tensor(
-        openvino.Tensor(tensors[OPERANDS[face][0]].numpy(), shared_memory=True)
+        openvino.Tensor(tensors[OPERANDS[kind][0]].numpy(), shared_memory=True)
     )
     return Call(
         run=lambda: request.infer(share_outputs=True),

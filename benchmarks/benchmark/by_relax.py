@@ -59,18 +59,18 @@ def warm_up(target: Any) -> None:
     tvm.compile(_module([x], lambda _: relax.op.add(x, x)), target)
 
 
-def build_ours(case: Case, face: str, dtype: str, target: Any) -> Built:
+def build_ours(case: Case, kind: str, dtype: str, target: Any) -> Built:
     """Return the operator in a module of its own, through plain ``tvm.compile``."""
-    return _build(OPERANDS[face], forward(case, face, dtype), target)
+    return _build(OPERANDS[kind], forward(case, kind, dtype), target)
 
 
-def build_symbolic(case: Case, face: str, dtype: str, target: Any) -> Built:
+def build_symbolic(case: Case, kind: str, dtype: str, target: Any) -> Built:
     """Ours for any batch and any spatial sizes, through plain ``tvm.compile``."""
-    module = forward(case, face, dtype, _of_any_size(case, face))
-    return _build(OPERANDS[face], module, target)
+    module = forward(case, kind, dtype, _of_any_size(case, kind))
+    return _build(OPERANDS[kind], module, target)
 
 
-def build_prepacked(case: Case, face: str, dtype: str, target: Any, weight: Tensor) -> Built:
+def build_prepacked(case: Case, kind: str, dtype: str, target: Any, weight: Tensor) -> Built:
     """Return the operator with a constant weight, through ``relax_ext.pipeline``.
 
     Raises
@@ -78,12 +78,12 @@ def build_prepacked(case: Case, face: str, dtype: str, target: Any, weight: Tens
     UnavailableError
         Where the operator has no weight.
     """
-    if face == "conv_weight_grad":
+    if kind == "conv_weight_grad":
         raise UnavailableError("a weight gradient has no weight to pack")
-    data = _parameters(case, OPERANDS[face][0], dtype)
+    data = _parameters(case, OPERANDS[kind][0], dtype)
     constant = relax.const(tvm.runtime.from_dlpack(weight.clone()))
-    module = _module(data, lambda _: _call(case, face, *data, constant))
-    return _build(OPERANDS[face][0], module, target, relax_pipeline=relax_ext.pipeline(target))
+    module = _module(data, lambda _: _call(case, kind, *data, constant))
+    return _build(OPERANDS[kind][0], module, target, relax_pipeline=relax_ext.pipeline(target))
 
 
 def kernel(func: Any, target: Any) -> Callable[..., None]:
@@ -92,7 +92,7 @@ def kernel(func: Any, target: Any) -> Callable[..., None]:
     return tvm.compile(tvm.IRModule({"main": named}), target=target)["main"]
 
 
-def build_stock(case: Case, face: str, dtype: str, target: Any) -> Built:
+def build_stock(case: Case, kind: str, dtype: str, target: Any) -> Built:
     """Return the same through stock TVM; for the weight gradient, the weight's part of stock's
     gradient.
 
@@ -102,9 +102,9 @@ def build_stock(case: Case, face: str, dtype: str, target: Any) -> Built:
         When stock has no gradient.
     """
     with relax_ext.stock():
-        if face == "conv_weight_grad":
+        if kind == "conv_weight_grad":
             return _build("xwy", _stock_weight_grad(case, dtype), target)
-        return _build(OPERANDS[face], forward(case, face, dtype), target)
+        return _build(OPERANDS[kind], forward(case, kind, dtype), target)
 
 
 def _build(roles: str, module: Any, target: Any, **options: Any) -> Built:
@@ -114,23 +114,23 @@ def _build(roles: str, module: Any, target: Any, **options: Any) -> Built:
     return Built(roles, seconds, relax.VirtualMachine(executable, tvm.cpu()))
 
 
-def forward(case: Case, face: str, dtype: str, sized: Case | None = None) -> Any:
+def forward(case: Case, kind: str, dtype: str, sized: Case | None = None) -> Any:
     """One operator, of operands with the sizes of `sized` if they are not those of the case."""
-    params = _parameters(sized or case, OPERANDS[face], dtype)
-    return _module(params, lambda _: _call(case, face, *params))
+    params = _parameters(sized or case, OPERANDS[kind], dtype)
+    return _module(params, lambda _: _call(case, kind, *params))
 
 
-def _call(case: Case, face: str, first: Any, second: Any) -> Any:
-    g = case.geometry if face == "conv_transpose" else case.as_conv()
+def _call(case: Case, kind: str, first: Any, second: Any) -> Any:
+    g = case.geometry if kind == "conv_transpose" else case.as_conv()
     window = {
         "strides": list(g.stride),
         "padding": list(g.padding),
         "dilation": list(g.dilation),
         "groups": g.groups,
     }
-    if face == "conv_weight_grad":
+    if kind == "conv_weight_grad":
         return relax_ext.conv_weight_grad(first, second, g.kernel, **window)
-    if face == "conv":
+    if kind == "conv":
         return getattr(relax.op.nn, f"conv{g.rank}d")(first, second, **window)
     conv_transpose = getattr(relax.op.nn, f"conv{g.rank}d_transpose")
     return conv_transpose(first, second, output_padding=list(g.output_padding), **window)
@@ -151,13 +151,13 @@ def _stock_weight_grad(case: Case, dtype: str) -> Any:
     return _module(params, weight_part)
 
 
-def _of_any_size(case: Case, face: str) -> Case:
+def _of_any_size(case: Case, kind: str) -> Case:
     """Return the case with variables for its batch and the sizes of its data, whence those of the
     rest.
     """
     g = case.as_conv()
     size = tuple(tir.Var(f"size{axis}", "int64") for axis in range(g.rank))
-    if face == "conv_transpose":
+    if kind == "conv_transpose":
         sizes = {"y_size": size}
     else:
         y = tuple(conv_size(*axis) for axis in zip(size, *g.window))

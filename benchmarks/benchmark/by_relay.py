@@ -63,12 +63,12 @@ def warm_up(target: Any) -> None:
     relay.build(tvm.IRModule.from_expr(relay.Function([x], relay.add(x, x))), target)
 
 
-def build_ours(case: Case, face: str, dtype: str, target: Any) -> Built:
+def build_ours(case: Case, kind: str, dtype: str, target: Any) -> Built:
     """Return the operator in a module of its own, through plain ``relay.build``."""
-    return _build(case, face, dtype, target)
+    return _build(case, kind, dtype, target)
 
 
-def build_prepacked(case: Case, face: str, dtype: str, target: Any, weight: Tensor) -> Built:
+def build_prepacked(case: Case, kind: str, dtype: str, target: Any, weight: Tensor) -> Built:
     """Relay has no pipeline of ours that packs.
 
     Raises
@@ -79,7 +79,7 @@ def build_prepacked(case: Case, face: str, dtype: str, target: Any, weight: Tens
     raise UnavailableError("weights are packed ahead in Relax only")
 
 
-def build_symbolic(case: Case, face: str, dtype: str, target: Any) -> Built:
+def build_symbolic(case: Case, kind: str, dtype: str, target: Any) -> Built:
     """The graph executor takes no symbolic sizes.
 
     Raises
@@ -95,7 +95,7 @@ def kernel(func: Any, target: Any) -> Callable[..., None]:
     return tvm.build(func, target=target)
 
 
-def build_stock(case: Case, face: str, dtype: str, target: Any) -> Built:
+def build_stock(case: Case, kind: str, dtype: str, target: Any) -> Built:
     """Return the same through stock TVM.
 
     Raises
@@ -103,17 +103,17 @@ def build_stock(case: Case, face: str, dtype: str, target: Any) -> Built:
     UnavailableError
         Where stock has no weight gradient.
     """
-    if face == "conv_weight_grad" and case.geometry.rank != 2:
+    if kind == "conv_weight_grad" and case.geometry.rank != 2:
         raise UnavailableError(f"stock has no gradient of conv{case.geometry.rank}d")
     with relay_ext.stock():
-        return _build(case, face, dtype, target)
+        return _build(case, kind, dtype, target)
 
 
-def _build(case: Case, face: str, dtype: str, target: Any) -> Built:
-    roles = OPERANDS[face]
+def _build(case: Case, kind: str, dtype: str, target: Any) -> Built:
+    roles = OPERANDS[kind]
     params = [relay.var(role, shape=case.shape(role), dtype=dtype) for role in roles]
-    geometry = case.geometry_of(face)
-    body = conv_call(face, params, geometry, Layouts.canonical(geometry.rank), dtype)
+    geometry = case.geometry_of(kind)
+    body = conv_call(kind, params, geometry, Layouts.canonical(geometry.rank), dtype)
     module = tvm.IRModule.from_expr(relay.Function(params, body))
     start = time.perf_counter()
     with tvm.transform.PassContext(opt_level=3):

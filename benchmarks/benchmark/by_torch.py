@@ -29,19 +29,19 @@ def operands(case: Case, dtype: str) -> dict[str, Tensor]:
     }
 
 
-def states(case: Case, face: str) -> bool:
-    """Return whether one call of PyTorch computes this face: its padding is symmetric and at least
+def states(case: Case, kind: str) -> bool:
+    """Return whether one call of PyTorch computes this kind: its padding is symmetric and at least
     0.
     """
-    g = case.geometry_of(face)
+    g = case.geometry_of(kind)
     return g.pad_before == g.pad_after and min(g.padding) >= 0
 
 
-def baseline(case: Case, face: str, tensors: Mapping[str, Tensor]) -> Callable[[], Tensor]:
+def baseline(case: Case, kind: str, tensors: Mapping[str, Tensor]) -> Callable[[], Tensor]:
     """Return the call of PyTorch that a user of the case's operator would make."""
     x, w, y = (tensors[role] for role in "xwy")
-    if face != "conv_weight_grad":
-        call, data = forward(case, face), x if face == "conv" else y
+    if kind != "conv_weight_grad":
+        call, data = forward(case, kind), x if kind == "conv" else y
         return lambda: call(data, w)
     g = case.geometry
     transposed = case.op == "conv_transpose"
@@ -54,11 +54,11 @@ def baseline(case: Case, face: str, tensors: Mapping[str, Tensor]) -> Callable[[
     )[1]
 
 
-def forward(case: Case, face: str) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return the function of PyTorch that computes a forward face of data and weight."""
+def forward(case: Case, kind: str) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the function of PyTorch that computes a convolution of data and weight."""
     g = case.geometry
     stride, padding, dilation = list(g.stride), list(g.pad_before), list(g.dilation)
-    if face == "conv":
+    if kind == "conv":
         conv = _CONV[g.rank]
         return lambda x, w: conv(x, w, None, stride, padding, dilation, g.groups)
     extra = list(g.output_padding)
@@ -66,8 +66,8 @@ def forward(case: Case, face: str) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda y, w: conv_transpose(y, w, None, stride, padding, extra, g.groups, dilation)
 
 
-def reference(case: Case, face: str, tensors: Mapping[str, Tensor]) -> Tensor:
-    """Return the face by PyTorch, with all padding done around operators that are called without
+def reference(case: Case, kind: str, tensors: Mapping[str, Tensor]) -> Tensor:
+    """Return the result by PyTorch, with all padding done around operators that are called without
     any.
 
     In float64 where that takes seconds at most, else in float32.
@@ -76,9 +76,9 @@ def reference(case: Case, face: str, tensors: Mapping[str, Tensor]) -> Tensor:
     g = case.geometry.fitted()
     x, w, y = (tensors[role].to(wide) for role in "xwy")
     window = g.stride, [0] * g.rank, g.dilation
-    if face == "conv":
+    if kind == "conv":
         return _CONV[g.rank](F.pad(x, _pads(g)), w, None, *window, g.groups)
-    if face == "conv_transpose":
+    if kind == "conv_transpose":
         whole = _CONV_TRANSPOSE[g.rank](y, w, None, g.stride, 0, 0, g.groups, g.dilation)
         return F.pad(whole, [-pad for pad in _pads(g)])
     backward = torch.ops.aten.convolution_backward

@@ -16,7 +16,7 @@ groups                     1 if absent
 source                     where the shape comes from; not used
 ========================== =========================================================
 
-Whatever the operator, all three faces of its geometry can be measured.
+Whatever the operator, all three kinds of its geometry can be measured.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any
 
 from topi_ext.spec.geometry import Geometry
 
-FACES = ("conv_transpose", "conv", "conv_weight_grad")
+KINDS = ("conv_transpose", "conv", "conv_weight_grad")
 
 _REQUIRED = {"name", "x", "cout", "kernel"}
 _OPTIONAL = {"op", "stride", "padding", "output_padding", "dilation", "groups", "source"}
@@ -52,11 +52,11 @@ class Case:
 
     @property
     def products(self) -> int:
-        """Multiply-adds of any face, those at the borders counted in full."""
+        """Multiply-adds of any kind, those at the borders counted in full."""
         g = self.geometry
         return self.n * g.k * g.c_per_group * g.taps * prod(g.y_size)
 
-    def terms(self, face: str) -> int:
+    def terms(self, kind: str) -> int:
         """Products that one element of the result adds up, at most."""
         g = self.geometry
         terms = {
@@ -64,7 +64,7 @@ class Case:
             "conv_transpose": g.k_per_group * g.taps,
             "conv_weight_grad": self.n * prod(g.y_size),
         }
-        return terms[face]
+        return terms[kind]
 
     def as_conv(self) -> Geometry:
         """Return a geometry with the same values whose attributes state ``conv`` without a
@@ -77,9 +77,9 @@ class Case:
         fits = all(extra < stride for extra, stride in zip(g.output_padding, g.stride))
         return g if fits else g.fitted()
 
-    def geometry_of(self, face: str) -> Geometry:
-        """Return the geometry by which a face is asked for."""
-        return self.as_conv() if face == "conv" else self.geometry
+    def geometry_of(self, kind: str) -> Geometry:
+        """Return the geometry of the problem of a kind."""
+        return self.as_conv() if kind == "conv" else self.geometry
 
     def __str__(self) -> str:
         g = self.geometry

@@ -40,9 +40,9 @@ class TorchByDefault:
         self._process.stdin.close()
         self._process.wait()
 
-    def ms(self, case: Case, face: str, dtype: str) -> float:
+    def ms(self, case: Case, kind: str, dtype: str) -> float:
         """Return the milliseconds of the baseline's call, by the protocol of all others."""
-        pickle.dump((case, face, dtype), self._process.stdin)
+        pickle.dump((case, kind, dtype), self._process.stdin)
         self._process.stdin.flush()
         return float(pickle.load(self._process.stdout))
 
@@ -51,11 +51,11 @@ def _answer(threads: int, budget: float) -> None:
     torch.set_num_threads(threads)
     while True:
         try:
-            case, face, dtype = pickle.load(sys.stdin.buffer)
+            case, kind, dtype = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
         with torch.inference_mode():
-            run = by_torch.baseline(case, face, by_torch.operands(case, dtype))
+            run = by_torch.baseline(case, kind, by_torch.operands(case, dtype))
             _, first = timed(run)
             found = interleaved({"torch": run}, {"torch": first}, budget)["torch"]
         pickle.dump(found.ms, sys.stdout.buffer)

@@ -5,7 +5,7 @@ An engine is a module, ``by_relax`` or ``by_relay``, with
 
 * ``NAME``, ``VERSIONS``: what the header says,
 * ``host_target(num_cores)``, ``warm_up(target)``,
-* ``build_ours(case, face, dtype, target)`` and ``build_stock(...)``, which give a :class:`Built`,
+* ``build_ours(case, kind, dtype, target)`` and ``build_stock(...)``, which give a :class:`Built`,
 * ``build_symbolic(...)``: ours for any batch and spatial sizes,
 * ``build_prepacked(..., weight)``: ours with a weight that is known when it is compiled,
 * ``kernel(func, target)``: a PrimFunc as a function of what ``array(tensor)`` gives,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One row of the benchmark: one face of one case, built, checked and timed."""
+"""One row of the benchmark: one kind of operator on one case, built, checked and timed."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class Bench:
 
 
 class _Made:
-    """Implementations of one face, as far as they could be built.
+    """Implementations of one operator, as far as they could be built.
 
     Attributes
     ----------
     runs, first, errors, builds : dict
         By name: a call, seconds of its first, its error, seconds of building it.
     notes : list of str
-        Why there is none, or what is wrong with it.
+        Why there is none, or how it fails.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class _Made:
 
 def _makers(
     case: Case,
-    face: str,
+    kind: str,
     bench: Bench,
     tensors: Mapping[str, Tensor],
     builds: dict[str, float],
@@ -92,14 +92,14 @@ def _makers(
     options, tvm, target = bench.options, bench.tvm, bench.target
 
     def by_tvm(name: str, build: Callable[..., Built]) -> Call:
-        built = build(case, face, options.dtype, target)
+        built = build(case, kind, options.dtype, target)
         builds[name] = built.seconds
         return Call(built.bound(tensors), tvm.as_torch)
 
     def by_pytorch() -> Call:
-        if not by_torch.states(case, face):
+        if not by_torch.states(case, kind):
             raise UnavailableError("torch cannot state this padding: it checks, but is not timed")
-        return Call(by_torch.baseline(case, face, tensors), lambda found: found)
+        return Call(by_torch.baseline(case, kind, tensors), lambda found: found)
 
     return {
         "ours": lambda: by_tvm("ours", tvm.build_ours),
@@ -108,29 +108,30 @@ def _makers(
         "stock": lambda: by_tvm("stock", tvm.build_stock),
         "symbolic": lambda: by_tvm("symbolic", tvm.build_symbolic),
         **{
-            name: partial(baselines.call, name, case, face, tensors, options.threads)
+            name: partial(baselines.call, name, case, kind, tensors, options.threads)
             for name in PACKED_BASELINES
         },
     }
 
 
-def measure(case: Case, face: str, bench: Bench) -> Row:
+def measure(case: Case, kind: str, bench: Bench) -> Row:
     """Measure ours and the baselines.
 
     Returns
     -------
     dict
         Times in milliseconds, ``ratio_*`` baseline/ours, errors ``max |got - want| / max |want|``;
-        None for what there is none of, for a reason that ``notes`` says.  ``wrong`` says whether
-        ours failed or its error is above ``tolerance``.  ``share_*`` are of the machine's peaks.
+        None for what there is none of, for a reason that ``notes`` says.  ``incorrect`` says
+        whether ours failed or its error is above ``tolerance``.  ``share_*`` are of the machine's
+        peaks.
     """
     options, target = bench.options, bench.target
     dtype = options.dtype
     tensors = by_torch.operands(case, dtype)
-    want = by_torch.reference(case, face, tensors)
-    tolerance = allowed(case.terms(face), dtype)
+    want = by_torch.reference(case, kind, tensors)
+    tolerance = allowed(case.terms(kind), dtype)
     made = _Made()
-    for name, make in _makers(case, face, bench, tensors, made.builds).items():
+    for name, make in _makers(case, kind, bench, tensors, made.builds).items():
         if name not in BASELINES or name in options.baselines:
             made.add(name, make, want, tolerance)
     runs, first, errors, builds = made.runs, made.first, made.errors, made.builds
@@ -138,14 +139,14 @@ def measure(case: Case, face: str, bench: Bench) -> Row:
         times = interleaved(runs, first, options.time_budget)
     ms = {name: found.ms for name, found in times.items()}
     if "torch" in ms and bench.by_default:
-        ms["torch_default"] = bench.by_default.ms(case, face, dtype)
+        ms["torch_default"] = bench.by_default.ms(case, kind, dtype)
     ours, packed, error = ms.get("ours"), ms.get("prepacked"), errors.get("ours")
     found_errors = [error, errors.get("prepacked", 0.0), errors.get("symbolic", 0.0)]
     flops = 2 * case.products
     moved = sum(math.prod(case.shape(role)) for role in "xwy") * tensors["w"].element_size()
     return {
         "name": case.name,
-        "face": face,
+        "kind": kind,
         "dtype": dtype,
         "op": case.op,
         "configuration": str(case),
@@ -167,12 +168,12 @@ def measure(case: Case, face: str, bench: Bench) -> Row:
         "torch_error": finite(errors.get("torch")),
         "stock_error": finite(errors.get("stock")),
         "tolerance": tolerance,
-        "wrong": any(found is None or not found <= tolerance for found in found_errors),
+        "incorrect": any(found is None or not found <= tolerance for found in found_errors),
         "gflops": flops / ours / 1e6 if ours else None,
         "share_of_peak": flops / ours / 1e6 / bench.peaks.gflops if ours else None,
         "share_of_bandwidth": moved / ours / 1e6 / bench.peaks.copy_gbs if ours else None,
         "build_s": builds.get("ours"),
-        "workspace_bytes": workspace(case, face, dtype, target, options.threads),
+        "workspace_bytes": workspace(case, kind, dtype, target, options.threads),
         "operand_bytes": moved,
         "stock_build_s": builds.get("stock"),
         "symbolic_build_s": builds.get("symbolic"),
@@ -203,11 +204,11 @@ def ratio(theirs: float | None, ours: float | None) -> float | None:
     return theirs / ours if theirs and ours else None
 
 
-def workspace(case: Case, face: str, dtype: str, target: Any, threads: int) -> int | None:
+def workspace(case: Case, kind: str, dtype: str, target: Any, threads: int) -> int | None:
     """Return the bytes that our kernel allocates beside its operands; None where it has none to
     state.
     """
-    geometry = case.geometry_of(face)
+    geometry = case.geometry_of(kind)
     layouts = Layouts.canonical(geometry.rank)
-    func = backend.build(Convolution.of(face, geometry, layouts, case.n, (dtype,) * 3), target)
+    func = backend.build(Convolution.of(kind, geometry, layouts, case.n, (dtype,) * 3), target)
     return None if func is None else backend.workspace_bytes(func, threads)

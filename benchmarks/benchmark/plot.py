@@ -23,18 +23,18 @@ _PER_BAR = 0.17  # inches
 
 
 def draw(rows: Sequence[dict[str, Any]], header: dict[str, Any], path: Path) -> None:
-    """Draw one panel per face: horizontal bars of baseline / ours on a logarithmic scale."""
-    faces = list(dict.fromkeys(row["face"] for row in rows))
+    """Draw one panel per kind: horizontal bars of baseline / ours on a logarithmic scale."""
+    kinds = list(dict.fromkeys(row["kind"] for row in rows))
     baselines = [name for name in _BASELINES if any(row.get(f"ratio_{name}") for row in rows)]
-    by_face = {face: [row for row in rows if row["face"] == face] for face in faces}
-    sizes = [len(found) + 2 for found in by_face.values()]
+    by_kind = {kind: [row for row in rows if row["kind"] == kind] for kind in kinds}
+    sizes = [len(found) + 2 for found in by_kind.values()]
     mpl.rcParams["font.size"] = 9
     figure = Figure(
         figsize=(8, _PER_BAR * max(2, len(baselines)) * sum(sizes) + 1.2), layout="constrained"
     )
-    panels = figure.subplots(len(faces), 1, squeeze=False, sharex=True, height_ratios=sizes)[:, 0]
-    for panel, (face, found) in zip(panels, by_face.items()):
-        _panel(panel, face, found, baselines)
+    panels = figure.subplots(len(kinds), 1, squeeze=False, sharex=True, height_ratios=sizes)[:, 0]
+    for panel, (kind, found) in zip(panels, by_kind.items()):
+        _panel(panel, kind, found, baselines)
     panels[-1].set_xlabel("times as fast: baseline / ours, more is better")
     figure.legend(
         *panels[0].get_legend_handles_labels(), loc="outside upper right", ncols=3, frameon=False
@@ -49,7 +49,7 @@ def draw(rows: Sequence[dict[str, Any]], header: dict[str, Any], path: Path) -> 
     figure.savefig(path, dpi=150)
 
 
-def _panel(panel: Any, face: str, rows: list[dict[str, Any]], baselines: list[str]) -> None:
+def _panel(panel: Any, kind: str, rows: list[dict[str, Any]], baselines: list[str]) -> None:
     bar = _BARS / max(2, len(baselines))
     for number, baseline in enumerate(baselines):
         label, colour = _BASELINES[baseline]
@@ -65,7 +65,7 @@ def _panel(panel: Any, face: str, rows: list[dict[str, Any]], baselines: list[st
     panel.axvline(1, color="#222222", linewidth=0.8)
     panel.set_yticks(range(len(rows)), [row["name"] for row in rows])
     panel.set_ylim(len(rows) - 0.4, -0.6)
-    panel.set_title(face, loc="left", fontweight="bold", fontsize=10)
+    panel.set_title(kind, loc="left", fontweight="bold", fontsize=10)
     panel.margins(x=0.12)
     panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}×")
     panel.grid(axis="x", color="#e6e6e6", linewidth=0.6)

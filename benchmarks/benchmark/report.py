@@ -77,9 +77,9 @@ def show_header(out: Console, header: dict[str, Any]) -> None:
         out.print(Text(line, style="dim"), soft_wrap=True)
 
 
-def show_face(out: Console, face: str, rows: Sequence[dict[str, Any]]) -> None:
-    """The table of one face, and the reasons for what is missing in it."""
-    table = Table(title=face, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+def show_kind(out: Console, kind: str, rows: Sequence[dict[str, Any]]) -> None:
+    """The table of one kind, and the reasons for what is missing in it."""
+    table = Table(title=kind, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     table.add_column("case", no_wrap=True)
     table.add_column("configuration", overflow="fold")
     packed = [name for name in PACKED_BASELINES if any(row[f"{name}_ms"] for row in rows)]
@@ -93,7 +93,8 @@ def show_face(out: Console, face: str, rows: Sequence[dict[str, Any]]) -> None:
             *(number(row[key]) for key in ("torch_ms", "stock_ms", "ours_ms")),
             *(_ratio(row[key]) for key in ("ratio_torch", "ratio_torch_prepacked", "ratio_stock")),
             Text(
-                "–" if error is None else f"{error:.0e}", style="bold red" if row["wrong"] else ""
+                "–" if error is None else f"{error:.0e}",
+                style="bold red" if row["incorrect"] else "",
             ),
             *(_share(row[key]) for key in ("share_of_peak", "share_of_bandwidth")),
             number(row["build_s"]),
@@ -107,9 +108,9 @@ def show_face(out: Console, face: str, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def show_summary(out: Console, summary: dict[str, dict[str, Any]]) -> None:
-    """Geometric means, worst cases and verdicts, per face."""
-    for face, found in summary.items():
-        out.print(Text(f"{face}: {found['cases']} cases", style="bold"))
+    """Geometric means, worst cases and verdicts, per kind."""
+    for kind, found in summary.items():
+        out.print(Text(f"{kind}: {found['cases']} cases", style="bold"))
         for baseline, key in RATIOS.items():
             ratios = found[key]
             if ratios:
@@ -137,9 +138,11 @@ def show_summary(out: Console, summary: dict[str, dict[str, Any]]) -> None:
                 f"  noisy: other processes used {number(others)} cores while this was timed",
                 style="yellow",
             )
-        wrong = found["wrong"]
-        style = "bold red" if wrong else "green"
-        out.print(Text(f"  wrong: {', '.join(wrong) or 'none'}", style=style), soft_wrap=True)
+        incorrect = found["incorrect"]
+        style = "bold red" if incorrect else "green"
+        out.print(
+            Text(f"  incorrect: {', '.join(incorrect) or 'none'}", style=style), soft_wrap=True
+        )
 
 
 def _share(value: float | None) -> str:

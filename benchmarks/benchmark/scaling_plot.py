@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The picture of ``benchmarks/scaling.py``: time over each axis, one row of panels per face."""
+"""The picture of ``benchmarks/scaling.py``: time over each axis, one row of panels per kind."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _LINES = {
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """Draw milliseconds on logarithmic axes."""
-    faces = list(dict.fromkeys(row["face"] for row in rows))
+    kinds = list(dict.fromkeys(row["kind"] for row in rows))
     axes = list(dict.fromkeys(row["axis"] for row in rows))
     mpl.rcParams["font.size"] = 8
-    figure = Figure(figsize=(2.6 * len(axes), 2.3 * len(faces) + 0.5), layout="constrained")
-    panels = figure.subplots(len(faces), len(axes), squeeze=False, sharex="col")
-    for face, line in zip(faces, panels):
+    figure = Figure(figsize=(2.6 * len(axes), 2.3 * len(kinds) + 0.5), layout="constrained")
+    panels = figure.subplots(len(kinds), len(axes), squeeze=False, sharex="col")
+    for kind, line in zip(kinds, panels):
         for axis, panel in zip(axes, line):
-            points = [row for row in rows if (row["face"], row["axis"]) == (face, axis)]
+            points = [row for row in rows if (row["kind"], row["axis"]) == (kind, axis)]
             for key, style in _LINES.items():
                 panel.plot(
                     [row["value"] for row in points],
@@ -47,9 +47,9 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
             panel.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
             panel.grid(color="#eeeeee", linewidth=0.6)
             panel.spines[["top", "right"]].set_visible(False)
-            if face == faces[-1]:
+            if kind == kinds[-1]:
                 panel.set_xlabel(_LABELS[axis])
-        line[0].set_ylabel(f"{face}\nms")
+        line[0].set_ylabel(f"{kind}\nms")
     figure.legend(
         *panels[0, 0].get_legend_handles_labels(),
         loc="outside upper right",

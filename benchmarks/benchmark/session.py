@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole run: every face of every case, then table, JSON and plot."""
+"""The whole run: every kind of every case, then table, JSON and plot."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .timing import ROUNDS
 
 
 def run(options: Options) -> int:
-    """Measure, report, and return the exit status: 1 when something of ours is wrong.
+    """Measure, report, and return the exit status: 1 when a result of ours is incorrect.
 
     Raises
     ------
@@ -52,23 +52,23 @@ def run(options: Options) -> int:
             by_default = TorchByDefault(options.threads, options.time_budget)
             stack.enter_context(by_default)
         bench = Bench(options, tvm, target, peaks, by_default)
-        task = bar.add_task("", total=len(options.faces) * len(options.cases))
-        for face in options.faces:
+        task = bar.add_task("", total=len(options.kinds) * len(options.cases))
+        for kind in options.kinds:
             for case in options.cases:
-                bar.update(task, description=f"{face} {case.name}")
-                rows.append(measure(case, face, bench))
+                bar.update(task, description=f"{kind} {case.name}")
+                rows.append(measure(case, kind, bench))
                 _write(options, header, rows)
                 bar.advance(task)
     header["load_at_end"] = [round(value, 2) for value in os.getloadavg()]
     _write(options, header, rows)
-    for face in options.faces:
-        report.show_face(out, face, [row for row in rows if row["face"] == face])
+    for kind in options.kinds:
+        report.show_kind(out, kind, [row for row in rows if row["kind"] == kind])
     report.show_summary(out, summarize(rows))
     if options.plot:
         from .plot import draw
 
         draw(rows, header, options.plot)
-    return int(any(row["wrong"] for row in rows))
+    return int(any(row["incorrect"] for row in rows))
 
 
 def _header(options: Options, tvm: Any, target: Any, peaks: Peaks) -> dict[str, Any]:

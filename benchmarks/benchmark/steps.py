@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -32,16 +33,6 @@ def parser(documentation: str) -> argparse.ArgumentParser:
     return made
 
 
-def names_of(
-    given: argparse.Namespace, models: Iterable[str], made: argparse.ArgumentParser
-) -> list[str]:
-    """Return the models that are asked for, or all; end with an error for an unknown one."""
-    known = list(models)
-    if unknown := set(given.only or ()) - set(known):
-        made.error(f"--only: {', '.join(sorted(unknown))} must be of --list")
-    return given.only or known
-
-
 def use_threads(threads: int) -> None:
     """Set what workers read when they start: threads, and thresholds of malloc.
 
@@ -49,6 +40,48 @@ def use_threads(threads: int) -> None:
     """
     os.environ["TVM_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(threads)
     os.environ.setdefault("GLIBC_TUNABLES", LARGE_MALLOC)
+
+
+def run(
+    given: argparse.Namespace,
+    models: Iterable[str],
+    measure: Callable[[str], Mapping[str, Row]],
+    labels: Mapping[str, str],
+    what: str,
+    packages: Iterable[str] = ("torch", "apache-tvm"),
+    groups: Iterable[str] = ("",),
+    others: Mapping[str, str] | None = None,
+) -> int:
+    """Do what the command line asks for, and return the exit status.
+
+    Parameters
+    ----------
+    models : iterable of str
+        Names of all models.
+    measure, packages
+        As :func:`measure_all` has them.
+    labels : mapping
+        Labels of the baselines, by engine.
+    what : str
+        What takes the time, for the plot.
+    groups : iterable of str
+        Ends of the names of rows whose means are printed together.
+    others : mapping, optional
+        Labels of engines that are drawn too, but are no baselines.
+    """
+    known = list(models)
+    if given.list:
+        print("\n".join(known))
+        return 0
+    if unknown := set(given.only or ()) - set(known):
+        print(f"--only: {', '.join(sorted(unknown))} must be of --list", file=sys.stderr)
+        return 2
+    rows = measure_all(given.only or known, measure, given, labels, packages)
+    for group in groups:
+        show_means(group, {name: row for name, row in rows.items() if name.endswith(group)})
+    if given.plot:
+        plot(rows, {**labels, **(others or {})}, what, given.plot)
+    return 0
 
 
 def measure_all(
@@ -79,7 +112,7 @@ def measure_all(
     for name in names:
         for row_name, row in measure(name).items():
             row["ratios"] = ratios(row["ms"], baselines)
-            rows[row_name] = row
+            rows[row_name] = {**row, "date": head["date"], "commit": head["commit"]}
             print(line(row_name, row), flush=True)
         if given.json:
             given.json.parent.mkdir(parents=True, exist_ok=True)
@@ -111,14 +144,12 @@ def line(name: str, row: Row) -> str:
     return f"| {name} | {times}{failed} | {row['ratios'].get('best', 0):.2f} |"
 
 
-def show_means(rows: Mapping[str, Row]) -> None:
+def show_means(group: str, rows: Mapping[str, Row]) -> None:
     """Print the geometric mean and the minimum of the ratios to the best baseline of each row."""
     best = [row["ratios"]["best"] for row in rows.values() if row["ratios"]]
-    if not best:
-        return
-    print(
-        f"best baseline over ours: geometric mean {geometric_mean(best):.2f}, least {min(best):.2f}"
-    )
+    if best:
+        mean = f"geometric mean {geometric_mean(best):.2f}, least {min(best):.2f}"
+        print(f"{group}{': ' if group else ''}best baseline over ours: {mean}")
 
 
 def plot(rows: Mapping[str, Row], labels: Mapping[str, str], what: str, path: Path) -> None:
@@ -159,4 +190,6 @@ def _earlier_rows(path: Path | None, cpu: str) -> dict[str, Row]:
     if path is None or not path.exists():
         return {}
     found = json.loads(path.read_text())
-    return found["rows"] if found.get("cpu") == cpu else {}
+    when = {name: found[name] for name in ("date", "commit")}
+    rows = found["rows"] if found["cpu"] == cpu else {}
+    return {name: {**when, **row} for name, row in rows.items()}

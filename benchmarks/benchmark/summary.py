@@ -23,20 +23,20 @@ RATIOS = (
 
 
 def summarize(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Per face: counts, geometric means of the ratios, the worst cases, build times."""
-    faces = dict.fromkeys(row["face"] for row in rows)
-    return {face: _face([row for row in rows if row["face"] == face]) for face in faces}
+    """Per kind: counts, geometric means of the ratios, the worst cases, build times."""
+    kinds = dict.fromkeys(row["kind"] for row in rows)
+    return {kind: _kind([row for row in rows if row["kind"] == kind]) for kind in kinds}
 
 
-def _face(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _kind(rows: list[dict[str, Any]]) -> dict[str, Any]:
     builds = [row["build_s"] for row in rows if row["build_s"] is not None]
     others = [row["others_cores"] for row in rows if row["others_cores"] is not None]
     errors = [row for row in rows if row["max_rel_error"] is not None]
     worst = max(errors, key=lambda row: row["max_rel_error"] / row["tolerance"], default=None)
     return {
         "cases": len(rows),
-        "wrong": [row["name"] for row in rows if row["wrong"]],
-        **{baseline: _baseline(rows, f"ratio_{baseline}") for baseline in RATIOS},
+        "incorrect": [row["name"] for row in rows if row["incorrect"]],
+        **{baseline: ratios_of(rows, f"ratio_{baseline}") for baseline in RATIOS},
         "worst_error": _named(worst, "max_rel_error"),
         "build_s_median": median(builds) if builds else None,
         "build_s_max": max(builds, default=None),
@@ -45,8 +45,9 @@ def _face(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _baseline(rows: list[dict[str, Any]], key: str) -> dict[str, Any] | None:
-    rated = sorted((row for row in rows if row[key] is not None), key=lambda row: row[key])
+def ratios_of(rows: Sequence[dict[str, Any]], key: str) -> dict[str, Any] | None:
+    """Summarize a ratio: mean, extremes, and the rows in which the baseline is faster."""
+    rated = sorted((row for row in rows if row.get(key) is not None), key=lambda row: row[key])
     if not rated:
         return None
     return {

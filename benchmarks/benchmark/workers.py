@@ -108,6 +108,11 @@ def in_turns(workers: Mapping[str, Worker]) -> dict[str, float]:
     return {name: median(taken) for name, taken in times.items()}
 
 
+def empty_caches(folder: str) -> dict[str, str]:
+    """Return variables that name folders of compiled code, below an empty folder."""
+    return {"TVM_CONV_CACHE": f"{folder}/tvm_conv", "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor"}
+
+
 def serve(run: Callable[[], Any], ready: Mapping[str, Any]) -> None:
     """Tell that a call is prepared, then make a block of calls for each line that is read.
 

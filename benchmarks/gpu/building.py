@@ -72,9 +72,9 @@ def _stock(request: Request, arch: str) -> Lowered:
         raise ValueError("stock is compared in its own layouts")
     target = target_of(arch)
     with relax_ext.stock(), target:
-        if request.face == "conv_weight_grad":
+        if request.kind == "conv_weight_grad":
             raise ValueError("stock's weight gradient is several kernels")
-        module = by_relax.forward(request.case, request.face, request.dtype)
+        module = by_relax.forward(request.case, request.kind, request.dtype)
         module = relax.transform.LegalizeOps()(module)
         module = _scheduled(module)
     funcs = [func for func in module.functions.values() if isinstance(func, tvm.tirx.PrimFunc)]

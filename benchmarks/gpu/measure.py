@@ -157,7 +157,7 @@ def check(request: Request, device: Device) -> Row:
 
 def _error(request: Request, want: Tensor, bound: Bound) -> tuple[float | None, float]:
     got = tensors.canonical(request, bound.out)
-    return relative_error(got, want), allowed(request.case.terms(request.face), request.dtype)
+    return relative_error(got, want), allowed(request.case.terms(request.kind), request.dtype)
 
 
 def row_of(request: Request, device: Device, plans: int = 0) -> Row:
@@ -167,7 +167,7 @@ def row_of(request: Request, device: Device, plans: int = 0) -> Row:
         "key": request.key,
         "name": case.name,
         "configuration": str(case),
-        "kind": request.face,
+        "kind": request.kind,
         "dtype": request.dtype,
         "channels": request.channels,
         "plan": "",

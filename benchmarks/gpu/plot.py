@@ -18,12 +18,12 @@ _COLOURS = {"conv_transpose": "#2a6f97", "conv": "#c06c2b", "conv_weight_grad": 
 
 def draw(rows: Sequence[dict[str, Any]], header: dict[str, Any], path: Path) -> None:
     """Draw a panel for each dtype and layout, rows from slowest to fastest against cuDNN."""
-    kinds = list(dict.fromkeys((row["dtype"], row["channels"]) for row in rows))
-    figure = Figure(figsize=(11, 2.6 * max(1, len(kinds)) + 0.8), layout="constrained")
-    panels = figure.subplots(max(1, len(kinds)), 2, squeeze=False)
-    for (left, right), kind in zip(panels, kinds):
-        found = [row for row in rows if (row["dtype"], row["channels"]) == kind]
-        _ratios(left, found, f"{kind[0]}, channels {kind[1]}")
+    formats = list(dict.fromkeys((row["dtype"], row["channels"]) for row in rows))
+    figure = Figure(figsize=(11, 2.6 * max(1, len(formats)) + 0.8), layout="constrained")
+    panels = figure.subplots(max(1, len(formats)), 2, squeeze=False)
+    for (left, right), (dtype, channels) in zip(panels, formats):
+        found = [row for row in rows if (row["dtype"], row["channels"]) == (dtype, channels)]
+        _ratios(left, found, f"{dtype}, channels {channels}")
         _shares(right, found)
     panels[0][0].legend(frameon=False, fontsize=8)
     figure.suptitle(f"{header['device']}, {header['date']}, {header['commit']}", fontsize=9)
@@ -32,13 +32,13 @@ def draw(rows: Sequence[dict[str, Any]], header: dict[str, Any], path: Path) -> 
 
 
 def _ratios(panel: Any, rows: list[dict[str, Any]], title: str) -> None:
-    for face, colour in _COLOURS.items():
+    for kind, colour in _COLOURS.items():
         values = sorted(
-            row["ratio_torch"] for row in rows if row["kind"] == face and row["ratio_torch"]
+            row["ratio_torch"] for row in rows if row["kind"] == kind and row["ratio_torch"]
         )
         if values:
             places = [(number + 0.5) / len(values) for number in range(len(values))]
-            panel.plot(places, values, ".-", color=colour, label=face, linewidth=1, markersize=3)
+            panel.plot(places, values, ".-", color=colour, label=kind, linewidth=1, markersize=3)
     panel.axhline(1, color="#222222", linewidth=0.8)
     panel.set_yscale("log")
     panel.yaxis.set_major_formatter(lambda value, _: f"{value:g}×")
@@ -47,8 +47,8 @@ def _ratios(panel: Any, rows: list[dict[str, Any]], title: str) -> None:
 
 
 def _shares(panel: Any, rows: list[dict[str, Any]]) -> None:
-    for face, colour in _COLOURS.items():
-        found = [row for row in rows if row["kind"] == face and row["share"] and row["ours_ms"]]
+    for kind, colour in _COLOURS.items():
+        found = [row for row in rows if row["kind"] == kind and row["share"] and row["ours_ms"]]
         times = [(row["ours_graph_ms"] or row["ours_ms"]) * 1e3 for row in found]
         panel.plot(times, [row["share"] for row in found], ".", color=colour, markersize=4)
     panel.set_xscale("log")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from benchmark.cases import Case
+from benchmark.cases import KINDS, Case
 from topi_ext.cuda.machine import GpuMachine
 from topi_ext.cuda.plan.tiles import Plan
 from topi_ext.cuda.registry import KERNELS
@@ -19,13 +19,11 @@ from topi_ext.spec.layout import Layouts
 
 from .layouts import layouts_of, stored_shape
 
-FACES = ("conv_transpose", "conv", "conv_weight_grad")
-
 PLACES = (1, 2, 3, 5, 8, 13, 21, 34)
 """Ranks, by estimate, of the plans that are timed in addition to the chosen one: the first ones
 show the loss by inexact estimates, later ones show incorrect estimates."""
 
-KINDS = (
+FORMATS = (
     ("float32", "first"),
     ("float16", "last"),
     ("bfloat16", "last"),
@@ -43,7 +41,7 @@ class Request:
     Attributes
     ----------
     case : Case
-    face, dtype : str
+    kind, dtype : str
     channels : str
         ``"first"`` or ``"last"``.
     kernel : str
@@ -60,7 +58,7 @@ class Request:
     """
 
     case: Case
-    face: str
+    kind: str
     dtype: str = "float32"
     channels: str = "first"
     kernel: str = ""
@@ -79,13 +77,13 @@ class Request:
     def code(self) -> str:
         """Unique name of its kernels, which do not depend on the values or begins of operands."""
         maker = f"{self.maker} {self.place}" if self.place else self.maker
-        parts = (self.case.name, self.face, self.dtype, self.channels, self.kernel, maker)
+        parts = (self.case.name, self.kind, self.dtype, self.channels, self.kernel, maker)
         return "/".join(part or "-" for part in parts)
 
     @property
     def geometry(self) -> Geometry:
         """Geometry of the operator."""
-        return self.case.geometry_of(self.face)
+        return self.case.geometry_of(self.kind)
 
     @property
     def layouts(self) -> Layouts:
@@ -95,13 +93,13 @@ class Request:
     @property
     def roles(self) -> str:
         """Roles of the operands, and of the result."""
-        return OPERANDS[self.face] + RESULT[self.face]
+        return OPERANDS[self.kind] + RESULT[self.kind]
 
     @property
     def problem(self) -> Convolution:
         """Problem that is built, with known sizes."""
         return Convolution(
-            self.face,
+            self.kind,
             self.geometry.as_rank3(),
             self.layouts,
             self.case.n,
@@ -166,14 +164,14 @@ TELLING = (
 """Cases that together use every kernel, few and many channels, one image and many."""
 
 
-def timed(cases: Sequence[Case], dtypes: Sequence[str], faces: Sequence[str]) -> Iterator[Request]:
+def timed(cases: Sequence[Case], dtypes: Sequence[str], kinds: Sequence[str]) -> Iterator[Request]:
     """Yield all requests that are timed, first the cases of `TELLING` in all dtypes."""
     first = [case for case in cases if case.name in TELLING]
     for some in (first, [case for case in cases if case.name not in TELLING]):
-        for dtype, channels in KINDS:
+        for dtype, channels in FORMATS:
             for case in some:
                 if dtype in dtypes and (channels == "first" or case.geometry.rank > 1):
-                    yield from (Request(case, face, dtype, channels) for face in faces)
+                    yield from (Request(case, kind, dtype, channels) for kind in kinds)
 
 
 def smoke(requests: Sequence[Request]) -> list[Request]:
@@ -184,12 +182,12 @@ def smoke(requests: Sequence[Request]) -> list[Request]:
     signs: dict[tuple[str, ...], Request] = {}
     layouts: dict[tuple[str, ...], Request] = {}
     for request in requests:
-        kind = (request.kernel, request.maker, request.dtype)
+        key = (request.kernel, request.maker, request.dtype)
         if request.one_sign:
-            signs.setdefault((*kind, request.face), request)
+            signs.setdefault((*key, request.kind), request)
         else:
-            first.setdefault(kind, request)
-            layouts.setdefault((*kind, request.channels), request)
+            first.setdefault(key, request)
+            layouts.setdefault((*key, request.channels), request)
     begins = [one for request in layouts.values() for one in misaligned(request)]
     return [*first.values(), *signs.values(), *begins]
 
@@ -206,7 +204,7 @@ def misaligned(request: Request) -> Iterator[Request]:
 def checked(machine: GpuMachine, dtypes: Iterable[str]) -> Iterator[Request]:
     """Yield small requests that together use every kernel, operator, rank and dtype."""
     for case in _grid():
-        for face in FACES:
+        for kind in KINDS:
             for dtype in dtypes:
                 for channels in ("first", "last"):
                     if dtype == "bfloat16" and not machine.has_bfloat16:
@@ -217,23 +215,23 @@ def checked(machine: GpuMachine, dtypes: Iterable[str]) -> Iterator[Request]:
                         continue
                     if channels == "last" and case.geometry.rank == 1:
                         continue
-                    yield from _of_all_kernels(Request(case, face, dtype, channels), machine)
-    for face, case in _long_sums():
+                    yield from _of_all_kernels(Request(case, kind, dtype, channels), machine)
+    for kind, case in _long_sums():
         for dtype in dtypes:
             if dtype != "bfloat16" or machine.has_bfloat16:
                 for channels in ("first", "last"):
-                    request = Request(case, face, dtype, channels, one_sign=True)
+                    request = Request(case, kind, dtype, channels, one_sign=True)
                     yield from _of_all_kernels(request, machine)
 
 
 def spread(requests: Iterable[Request]) -> list[Request]:
-    """Return requests interleaved by kind, so that the first of them use all kernels."""
+    """Return requests interleaved by group, so that the first of them use all kernels."""
     turns: dict[tuple[str, ...], int] = {}
     placed = []
     for request in requests:
-        kind = (request.kernel, request.maker, request.face, request.dtype, request.channels)
-        turns[kind] = turns.get(kind, 0) + 1
-        placed.append((turns[kind], request))
+        group = (request.kernel, request.maker, request.kind, request.dtype, request.channels)
+        turns[group] = turns.get(group, 0) + 1
+        placed.append((turns[group], request))
     return [request for _, request in sorted(placed, key=lambda one: one[0])]
 
 
@@ -260,14 +258,14 @@ def _served(request: Request, machine: GpuMachine) -> list[str]:
 
 
 def _long_sums() -> Iterator[tuple[str, Case]]:
-    """Yield an operator for each face whose sums have 9,216 terms."""
-    for face, n, c, k, size in (
+    """Yield an operator for each kind whose sums have 9,216 terms."""
+    for kind, n, c, k, size in (
         ("conv", 1, 1024, 32, 8),
         ("conv_transpose", 1, 32, 1024, 8),
         ("conv_weight_grad", 16, 16, 32, 24),
     ):
-        geometry = Geometry.of_conv(face, (n, c, size, size), (k, c, 3, 3), padding=1)
-        yield face, Case(f"long sums of {face}", "conv", n, geometry)
+        geometry = Geometry.of_conv(kind, (n, c, size, size), (k, c, 3, 3), padding=1)
+        yield kind, Case(f"long sums of {kind}", "conv", n, geometry)
 
 
 def _grid() -> Iterator[Case]:

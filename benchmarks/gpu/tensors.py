@@ -75,9 +75,9 @@ def baselines(
     request: Request, placed: Mapping[str, Tensor]
 ) -> dict[str, tuple[Callable[[], Tensor], bool]]:
     """Return PyTorch's calls by name, each with whether it may use TF32."""
-    if not by_torch.states(request.case, request.face):
+    if not by_torch.states(request.case, request.kind):
         return {}
-    call = by_torch.baseline(request.case, request.face, placed)
+    call = by_torch.baseline(request.case, request.kind, placed)
     if request.dtype != "float32":
         return {"torch": (call, False)}
     return {"torch": (call, False), "torch_tf32": (call, True)}
@@ -95,7 +95,7 @@ def reference(request: Request, placed: Mapping[str, Tensor]) -> Tensor:
     allow_tf32(False)
     # There is no search for algorithms, because each is called once.
     with torch.backends.cudnn.flags(enabled=True, benchmark=False, allow_tf32=False):
-        return by_torch.reference(request.case, request.face, plain)
+        return by_torch.reference(request.case, request.kind, plain)
 
 
 def memory_of(memory: Iterable[Memory], arguments: Sequence[Tensor], device: str) -> list[Tensor]:

@@ -56,6 +56,6 @@ def check(request: Request, arch: str) -> dict[str, Any]:
         error = relative_error(tensors.canonical(request, out), want)
     except Exception as failure:
         return {**row, "ok": False, "note": one_line(failure)}
-    limit = allowed(request.case.terms(request.face), request.dtype)
+    limit = allowed(request.case.terms(request.kind), request.dtype)
     ok = error is not None and error <= limit
     return {**row, "ok": ok, "error": finite(error), "tolerance": limit}

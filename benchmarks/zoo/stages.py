@@ -35,7 +35,7 @@ WAYS = ("stock", "plain", "pipeline")
 """TVM alone; ``tvm.compile`` after ``import relax_ext``; the same with ``relax_ext.pipeline``."""
 
 ROUNDING = {"float64": 1e-12, "float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}
-"""A dozen roundings or more of each dtype: the least error that is called wrong."""
+"""A dozen roundings or more of each dtype: the minimum error of an incorrect result."""
 TIMES_TORCH = 8
 """Nor is an error of at most this many times PyTorch's own in that dtype, since deep models amplify
 roundings, and both sum in orders of their own ..."""

@@ -9,7 +9,6 @@ See docs/developer/cuda-emulator.md for what it finds, and for what it cannot se
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,7 +37,7 @@ class Run:
     """A module made to run: call it with NumPy arrays, which are written in place."""
 
     def __init__(
-        self, lowered: Lowered, mode: str, name: str | None, edit: Callable | None
+        self, lowered: Lowered, mode: str, name: str | None, edit: Callable[[str], str] | None
     ) -> None:
         if mode not in compiler.MODES:
             raise ValueError(f"mode={mode!r} is none of {', '.join(compiler.MODES)}")
@@ -132,8 +131,12 @@ def _sum(a: int | None, b: int | None) -> int | None:
 
 
 def _bytes(buffer: Any) -> int | None:
-    sizes = [_constant(extent) for extent in buffer.shape]
-    return None if None in sizes else math.prod(sizes) * host.width_of(buffer.dtype)
+    size: int = host.width_of(buffer.dtype)
+    for extent in map(_constant, buffer.shape):
+        if extent is None:
+            return None
+        size *= extent
+    return size
 
 
 def build(

@@ -68,8 +68,12 @@ def folder() -> Path:
     """Return the folder of compiled programs, which is removed when this process ends."""
     made = tempfile.mkdtemp(prefix="cuda_emulator_")
     owner = os.getpid()
-    # A forked child must not remove what its parent still runs.
-    atexit.register(lambda: os.getpid() == owner and shutil.rmtree(made, ignore_errors=True))
+
+    def remove() -> None:
+        if os.getpid() == owner:  # a forked child must not remove what its parent still runs
+            shutil.rmtree(made, ignore_errors=True)
+
+    atexit.register(remove)
     return Path(made)
 
 

@@ -282,10 +282,7 @@ class _Reader:
             raise Unsupported(f"{self.name}: {kernel} is launched with {len(given)} values")
         values = tuple(self.value(value) for value in given)
         sizes = {tag: int(value) for tag, value in zip(tags, values[count:])}
-        grid, block = (
-            tuple(sizes.pop(f"{place}.{axis}", 1) for axis in "xyz")
-            for place in ("blockIdx", "threadIdx")
-        )
+        grid, block = _popped(sizes, "blockIdx"), _popped(sizes, "threadIdx")
         dynamic = sizes.pop("tirx.use_dyn_shared_memory", 0)
         if sizes:
             raise Unsupported(f"{self.name}: {kernel} is launched with {', '.join(sizes)}")
@@ -397,3 +394,9 @@ def plan(name: str, host: Any, kernels: dict[str, Any], given: Sequence[Any]) ->
     reader.take_arguments(host, given)
     reader.statement(host.body)
     return Plan(tuple(reader.memory), tuple(reader.launches))
+
+
+def _popped(sizes: dict[str, int], place: str) -> tuple[int, int, int]:
+    """Remove the sizes of a grid or a block from `sizes`, and return them; 1 if absent."""
+    x, y, z = (sizes.pop(f"{place}.{axis}", 1) for axis in "xyz")
+    return x, y, z

@@ -58,10 +58,12 @@ def _job(
     """The text of a job, and where in the file of data each memory lies; -1: not there."""
     offsets, shifts, end = [], [], 0
     for memory in plan.memory:
-        is_array = memory.argument is not None
-        offsets.append(end if is_array else -1)
-        shifts.append(arrays[memory.argument].ctypes.data % _ALIGNMENT if is_array else 0)
-        if is_array:
+        if memory.argument is None:
+            offsets.append(-1)
+            shifts.append(0)
+        else:
+            offsets.append(end)
+            shifts.append(arrays[memory.argument].ctypes.data % _ALIGNMENT)
             end += (memory.bytes + _UNIT - 1) // _UNIT * _UNIT
     numbers = {name: number for number, name in enumerate(kernels)}
     names = [re.sub(r"[^0-9A-Za-z_.]", "_", memory.name)[:90] or "_" for memory in plan.memory]

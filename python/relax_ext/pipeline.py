@@ -29,6 +29,7 @@ from topi_ext.target import advise
 from topi_ext.tuning.database import AnyPath, using
 
 from .fusion.channels_last import channels_last
+from .fusion.enlarged import read_before_enlarging
 from .fusion.fuse import fuse_kernels
 from .legalizations import sums
 
@@ -124,7 +125,7 @@ def first_passes(module: Any, packs_parameters: bool = False) -> list[Any]:
         R.transform.DeadCodeElimination(),
         *(
             _pass(partial(function, packs_parameters=packs_parameters), function.__name__)
-            for function in (channels_last, fuse_kernels)
+            for function in (read_before_enlarging, channels_last, fuse_kernels)
         ),
     ]
 

@@ -8,7 +8,7 @@ for all convolutions, before TVM's passes, at every level.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +30,7 @@ _PASS = "FoldScaleAxis"
 _OF_COMPILERS = ("Compiler", "Composite", "Primitive")
 """Attributes of functions that compilers have taken as they are."""
 
-_ARITHMETIC = {
+_ARITHMETIC: dict[str, Callable[..., Any]] = {
     "add": np.add,
     "subtract": np.subtract,
     "multiply": np.multiply,
@@ -134,7 +134,9 @@ class _Graph:
         for node in self.nodes:
             found = ends.get(_id(node))
             if found is None:
-                made[_id(node)] = _with_children(node, [made[_id(c)] for c in _children(node)])
+                made[_id(node)] = _with_children(
+                    node, [made[_id(c)] for c in _children(node) or ()]
+                )
                 continue
             call, dtype = found.call, str(found.weight.dtype)
             data = made[_id(call.args[0])]

@@ -62,12 +62,15 @@ class Conv(Call):
 
     Attributes
     ----------
+    geometry : Geometry
+        Always known: types of Relay state their shapes.
     multiplier : int
         1, or how many channels of y belong to one of x where the weight of a depthwise convolution
         is stored as ``(c, multiplier, *kernel)``, as TVM does for nn.conv2d: the same memory as
         ``(c * multiplier, 1, *kernel)``.
     """
 
+    geometry: Geometry
     multiplier: int = 1
 
     @property

@@ -45,7 +45,8 @@ def conv_call(
         "out_dtype": out_dtype,
     }
     if kind == "conv_weight_grad":
-        return _weight_grad(*operands, stated, layouts, attrs)
+        x, y = operands
+        return _weight_grad(x, y, stated, layouts, attrs)
     attrs["kernel_layout"] = layouts.w
     if kind == "conv":
         attrs.update(channels=stated.k, data_layout=layouts.x, out_layout=layouts.y)
@@ -56,7 +57,9 @@ def conv_call(
     return getattr(R.nn, f"conv{stated.rank}d_transpose")(*operands, **attrs)
 
 
-def _weight_grad(x: Any, y: Any, geometry: Geometry, layouts: Layouts, attrs: dict) -> Any:
+def _weight_grad(
+    x: Any, y: Any, geometry: Geometry, layouts: Layouts, attrs: dict[str, Any]
+) -> Any:
     attrs = {
         **{name: list(v) if isinstance(v, tuple) else v for name, v in attrs.items()},
         "channels": geometry.k,

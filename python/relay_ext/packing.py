@@ -9,6 +9,7 @@ behind it are not known then: see :func:`topi_ext.backend.build_on_packed`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -19,7 +20,7 @@ from topi_ext import backend
 from topi_ext.backend import Packing
 from topi_ext.compat import as_size, is_cpu, is_for_this_machine, missing_vectors, relay
 from topi_ext.spec.conv import Convolution
-from topi_ext.spec.post_ops import NO_ZERO_POINTS, Fused, ZeroPoints
+from topi_ext.spec.post_ops import NO_ZERO_POINTS, ZeroPoints
 
 from .attrs import Conv, read
 from .build_time import PACK
@@ -45,9 +46,7 @@ def conv_of(attrs: Any) -> Conv:
 
 def problem_of(conv: Conv, zero_points: ZeroPoints = NO_ZERO_POINTS) -> Convolution:
     """Return the problem of a call, without post-ops."""
-    dtypes = tuple(conv.dtypes[role] for role in (*conv.roles, conv.result))
-    fused = Fused(zero_points=zero_points)
-    return Convolution.of(conv.kind, conv.geometry, conv.plain, conv.n, dtypes, fused)
+    return replace(conv.problem, zero_points=zero_points)
 
 
 def is_plain_and_known(conv: Conv, operands: Sequence[Any]) -> bool:

@@ -54,7 +54,8 @@ def packed_strategy(attrs: Any, inputs: Any, out_type: Any, target: Any) -> Any:
     del inputs, out_type
     advise("relay_ext", target)
     conv = conv_of(attrs)
-    problem = problem_of(conv, tuple(map(int, attrs["zero_points"])))
+    of_data, of_weight = map(int, attrs["zero_points"])
+    problem = problem_of(conv, (of_data, of_weight))
     name = f"{conv.op}.relay_ext.packed"
     return _implemented(name, partial(compute_packed, conv, problem, attrs["target"]))
 
@@ -140,7 +141,7 @@ def _needs_rewriting(conv: Conv, target: Any) -> bool:
     """Return whether TVM has to convert to unsigned, or pad channels, before its own kernel is
     correct.
     """
-    by_vnni = backend.supports(conv.kind, target) and conv.geometry.groups == 1
+    by_vnni = bool(backend.supports(conv.kind, target)) and conv.geometry.groups == 1
     return by_vnni and not (conv.dtypes["x"] == "uint8" and _is_by_vectors(conv.geometry))
 
 
@@ -150,12 +151,13 @@ def compute(conv: Conv, operands: Sequence[Any], stages: list[Stage], target: An
     # Kernels take x before y.
     roles = sorted(conv.roles) if conv.kind == "conv_weight_grad" else conv.roles
     tensors = [plain[role] for role in roles]
-    dtypes = tuple(conv.dtypes[role] for role in (*roles, conv.result))
+    first, second, result_dtype = (conv.dtypes[role] for role in (*roles, conv.result))
+    dtypes = (first, second, result_dtype)
     _check_bfloat16(conv, dtypes, target)
     shape = _shape(conv)
     if 0 in shape or conv.n == 0:
         return conv.stored(conv.result, topi.full(shape, dtypes[2], 0), topi)
-    problem = Convolution.of(conv.kind, conv.geometry, conv.plain, conv.n, dtypes)
+    problem = conv.problem
     if not backend.supports(conv.kind, target):
         result = DEFINITIONS[conv.kind](*tensors, conv.geometry, conv.plain, dtypes[2])
     elif _can_be_replaced(conv, operands, target):
@@ -163,7 +165,7 @@ def compute(conv: Conv, operands: Sequence[Any], stages: list[Stage], target: An
     else:
         rules = _rules(conv, plain) + _limits(conv, dtypes, target)
         func, restate = backend.build(problem, target), restatement(dtypes, target)
-        result = extern(conv.op, func, tensors, (tuple(shape), dtypes[2]), rules, restate)
+        result = extern(conv.op, func, tensors, (shape, dtypes[2]), rules, restate)
     return conv.stored(conv.result, result, topi)
 
 
@@ -174,12 +176,12 @@ def compute_packed(
     build = partial(_build, backend.build_on_packed, target)
     if has_own_schedule(target):
         return _staged(conv, problem, operands, build, stages)
-    result = tuple(_shape(conv)), problem.dtypes[2]
+    result = _shape(conv), problem.dtypes[2]
     restate = restatement(problem.dtypes, target)
     return extern(conv.op, build(problem), operands, result, [], restate)
 
 
-def _shape(conv: Conv) -> list[Any]:
+def _shape(conv: Conv) -> tuple[Any, ...]:
     """Return the shape of the result, in the order that kernels write."""
     letters, order = conv.layouts[conv.result].letters, getattr(conv.plain, conv.result)
     return permuted(order, letters, conv.shape(conv.result))

@@ -189,15 +189,15 @@ class _Reader:
             name = _UNARY.get(getattr(expr.op, "name", ""), "")
             is_known = name and (name != "floor" or self.chain.anchor.sums_integers)
             return bool(is_known) and self._is_value(expr.args[0]) and self._append(PostOp(name))
-        name = _BINARY.get(type(expr)) or _LIMITS.get(type(expr))
-        if name is None:
+        op = _BINARY.get(type(expr)) or _LIMITS.get(type(expr))
+        if op is None:
             return False
         pairs = [(expr.a, expr.b)]
-        if name in (*COMMUTATIVE, *_LIMITS.values()):
+        if op in (*COMMUTATIVE, *_LIMITS.values()):
             pairs.append((expr.b, expr.a))
         for left, right in pairs:
             before = len(self.steps), self.dtype
-            if self._depends(left) and self._is_value(left) and self._operand(name, right):
+            if self._depends(left) and self._is_value(left) and self._operand(op, right):
                 return True
             del self.steps[before[0] :]
             self.dtype = before[1]
@@ -261,18 +261,13 @@ class _Reader:
     def _is_leaky(self, expr: Any) -> bool:
         """Read ``select(x > 0, x, x * slope)``, of a number or of one for each channel."""
         condition, value, below = expr.condition, expr.true_value, expr.false_value
-        if not (isinstance(condition, tir.GT) and _number(condition.b) == 0):
+        is_compared = isinstance(condition, tir.GT) and _number(condition.b) == 0
+        if not is_compared or not isinstance(below, tir.Mul):
             return False
-        link = self._link_of(value)
-        factors = (below.a, below.b) if isinstance(below, tir.Mul) else (None, None)
-        links = [self._link_of(one) for one in (condition.a, factors[0])]
-        if (
-            link is None
-            or link is not self.chain.links[-1]
-            or any(one is not link for one in links)
-        ):
+        last = self.chain.links[-1]
+        if any(self._link_of(one) is not last for one in (value, condition.a, below.a)):
             return False
-        slope = factors[1]
+        slope = below.b
         if _is_number(slope):
             return self._append(PostOp("leaky_relu", value=float(slope.value)))
         step = self._of_tensor("prelu", slope)

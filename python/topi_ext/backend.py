@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import lru_cache, wraps
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from . import compat
 from .cpu import registry as cpu_registry
@@ -19,8 +19,10 @@ from .cpu.backend import CpuBackend
 from .cuda import registry as cuda_registry
 from .cuda.backend import CudaBackend
 from .emit import SCRATCH_BYTES
+from .emit.arguments import Packed
+from .kernel.choice import Choice
 from .kernel.info import announce
-from .kernel.selection import selected
+from .kernel.selection import Selection, selected
 from .spec.conv import Convolution
 from .spec.post_ops import NO_ZERO_POINTS, ZeroPoints
 from .spec.problem import Problem
@@ -31,8 +33,30 @@ KERNELS = frozenset(
 )
 """Names of the kernels that are chosen from."""
 
-Backend = CpuBackend | CudaBackend
-"""Builds kernels for one kind of target; hashable, so that equal requests share a kernel."""
+
+class Backend(Protocol):
+    """Builds kernels for one kind of target; hashable, so that equal requests share a kernel.
+
+    :class:`~topi_ext.cpu.backend.CpuBackend` documents the methods.  A backend gets only problems
+    of kinds that it supports, and only plans of its own.
+    """
+
+    @classmethod
+    def of(cls, target: Any, selection: Selection) -> Backend | None: ...
+
+    def choice(self, problem: Any) -> Choice: ...
+
+    def build(self, problem: Any, plan: Any = None) -> Any: ...
+
+    def build_packing(self, problem: Any, plan: Any = None) -> tuple[Any, Packed] | None: ...
+
+    def candidates(self, problem: Any) -> Iterator[tuple[float, Any]]: ...
+
+    def supports(self, kind: str) -> bool: ...
+
+    def fuses(self, zero_points: ZeroPoints, /) -> bool: ...
+
+    def rules(self, problem: Any, /) -> list[Rule]: ...
 
 
 BACKENDS: dict[str, tuple[type[Backend], str]] = {
@@ -321,15 +345,17 @@ def recording() -> Iterator[list[Work]]:
         works += (request.work() for request in requests)
 
 
+Built = TypeVar("Built")
+
 _REMEMBERED = 256
 """Kernels: one takes a quarter of a megabyte."""
 
 
-def _one_at_a_time(cached: Callable[[_Request], Any]) -> Callable[[_Request], Any]:
+def _one_at_a_time(cached: Callable[[_Request], Built]) -> Callable[[_Request], Built]:
     """Return `cached`, called by one thread at a time, so that other threads find its results."""
 
     @wraps(cached)
-    def ask(request: _Request) -> Any:
+    def ask(request: _Request) -> Built:
         recorded = _recorded.get()
         if recorded is not None:
             recorded[request] = None

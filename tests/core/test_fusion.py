@@ -9,7 +9,7 @@ import pytest
 from topi_ext.fusion import post_ops, rows
 from topi_ext.fusion.anchors import ConvAnchor
 from topi_ext.fusion.chain import Chain
-from topi_ext.fusion.products import ProductAnchor, W
+from topi_ext.fusion.products import ProductAnchor, W, X
 from topi_ext.fusion.resizes import ResizeAnchor
 from topi_ext.fusion.transposes import TransposeAnchor
 from topi_ext.spec.conv import Convolution
@@ -50,9 +50,9 @@ def test_what_is_no_product() -> None:
 
 def test_factors_of_a_product_are_moderate() -> None:
     anchor = product((3, 4), (4, 5), (3, 5))
-    scaled = anchor.scaled(0.125)
+    scaled = anchor.scaled_from(X, 0.125)
     assert scaled is not None and scaled.problem(()).epilogue == (PostOp("multiply", value=0.125),)
-    assert scaled.scaled(2.0**-6) is None and anchor.scaled(2.0**9) is None
+    assert scaled.scaled_from(X, 2.0**-6) is None and anchor.scaled_from(X, 2.0**9) is None
 
 
 def test_a_viewed_product_names_its_operands_anew() -> None:

@@ -13,7 +13,7 @@ import torch
 
 import evaluate_cost_model
 import rating
-from benchmark.cases import FACES, case_of
+from benchmark.cases import KINDS, case_of
 from topi_ext.cpu.machine import CpuMachine
 from topi_ext.cpu.plan.window import Plan
 from topi_ext.cpu.select.choose import candidates, choose
@@ -31,10 +31,10 @@ def options(*more: str) -> Any:
     )
 
 
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("entry", CASES, ids=lambda entry: entry["name"])
-def test_the_chosen_plan_is_a_candidate(entry: dict[str, Any], face: str) -> None:
-    problem = rating.problem_of(case_of(entry, 0), face, "float32")
+def test_the_chosen_plan_is_a_candidate(entry: dict[str, Any], kind: str) -> None:
+    problem = rating.problem_of(case_of(entry, 0), kind, "float32")
     found = {plan: cycles for cycles, plan in candidates(problem, MACHINE)}
     assert choose(problem, MACHINE) in found
     assert min(found.values()) > 0
@@ -54,7 +54,7 @@ def test_few_of_many_are_spread_over_the_estimate() -> None:
 
 
 def test_a_run(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    """Two cases, all faces: the JSON says on what, which plans, how long, and what the choice
+    """Two cases, all kinds: the JSON says on what, which plans, how long, and what the choice
     costs; all values are right."""
     out, plot = tmp_path / "out" / "rate.json", tmp_path / "rate.png"
     given = options("--most", "2", "--json", str(out), "--plot", str(plot))
@@ -67,19 +67,19 @@ def test_a_run(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert plot.stat().st_size > 0
     head = {"date", "commit", "cpu", "features", "machine", "threads", "versions", "within", "most"}
     assert head <= set(found["header"]) and found["header"]["left_out"] == []
-    assert [(row["name"], row["face"]) for row in found["rows"]] == [
-        (entry["name"], face) for entry in CASES for face in FACES
+    assert [(row["name"], row["kind"]) for row in found["rows"]] == [
+        (entry["name"], kind) for entry in CASES for kind in KINDS
     ]
     for row in found["rows"]:
         plans = row["plans"]
-        assert not row["wrong"] and row["regret"] >= 1 and row["regret_best"] >= 1
+        assert not row["incorrect"] and row["regret"] >= 1 and row["regret_best"] >= 1
         assert [one["kernel"] for one in plans if one["chosen"]] == [row["chosen_kernel"]]
         assert all(one["cycles"] > 0 and one["ms"] > 0 and one["plan"] for one in plans)
         assert sum(one["rated"] for one in row["kernels"].values()) == len(plans)
         assert all(one["within"] <= one["candidates"] for one in row["kernels"].values())
         low = min(one["cycles"] for one in plans)
         assert all(one["cycles"] <= 2 * low or one["chosen"] for one in plans)
-    assert set(found["summary"]) == set(FACES)
+    assert set(found["summary"]) == set(KINDS)
     assert all(one["worst"]["value"] >= one["geomean"] >= 1 for one in found["summary"].values())
     assert "conv_weight_grad: 2 shapes, regret geomean" in capsys.readouterr().out
 
@@ -87,7 +87,7 @@ def test_a_run(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
 def test_a_budget_leaves_shapes_out(tmp_path: Path) -> None:
     """Finished rows are written, and missing shapes are named."""
     out = tmp_path / "rate.json"
-    given = options("--most", "1", "--seconds", "1e-9", "--faces", "conv", "--json", str(out))
+    given = options("--most", "1", "--seconds", "1e-9", "--kinds", "conv", "--json", str(out))
     assert rating.run([case_of(entry, 0) for entry in CASES], given) == 0
     found = json.loads(out.read_text())
     assert len(found["rows"]) == 1 and found["header"]["left_out"] == ["down conv"]

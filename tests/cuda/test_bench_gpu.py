@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import bench_gpu
-from benchmark.cases import Case
+from benchmark.cases import KINDS, Case
 from cuda_emulator.host import Address, Launch, Memory, Plan
 from gpu import (
     building,
@@ -32,7 +32,7 @@ from gpu import (
     workers,
 )
 from gpu.record import Record
-from gpu.requests import FACES, Request
+from gpu.requests import Request
 from helpers import fake_gpu
 from helpers.fake_gpu import FakeCuda, device
 from topi_ext.cuda.machine import GpuMachine
@@ -46,7 +46,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 MACHINE = GpuMachine.of_arch("sm_90")
 GEOMETRY = Geometry.of_conv("up", (2, 24, 12, 10), (40, 24, 4, 4), stride=2, padding=1)
 CASE = Case("up", "conv", 2, GEOMETRY)
-KINDS = [("float32", "first"), ("float16", "last"), ("bfloat16", "first")]
+FORMATS = [("float32", "first"), ("float16", "last"), ("bfloat16", "first")]
 
 
 # ---------------------------------------------------------------- launches
@@ -90,12 +90,12 @@ def test_dynamic_shared_memory_is_asked_for() -> None:
     assert cuda.launches[-1] == (*multiply.grid, *multiply.block, multiply.dynamic_shared)
 
 
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("maker", ["ours", "prepacked", "stock"])
-def test_what_is_built(face: str, maker: str) -> None:
+def test_what_is_built(kind: str, maker: str) -> None:
     """Each maker's kernels, or one line that says why there are none."""
-    request = Request(CASE, face, "float32", "first", maker=maker)
-    if face == "conv_weight_grad" and maker != "ours":
+    request = Request(CASE, kind, "float32", "first", maker=maker)
+    if kind == "conv_weight_grad" and maker != "ours":
         with pytest.raises(ValueError, match=r"^.*(several kernels|packs no weights).*$"):
             building.build(request, "sm_90")
         return
@@ -119,9 +119,9 @@ def found() -> list[Request]:
     return list(requests.checked(MACHINE, ("float32", "float16")))
 
 
-def test_checks_meet_every_kernel_and_face(found: list[Request]) -> None:
+def test_checks_meet_every_kernel_and_kind(found: list[Request]) -> None:
     assert {one.kernel for one in found} >= {kernel.name for kernel in KERNELS}
-    assert {one.face for one in found} == set(FACES)
+    assert {one.kind for one in found} == set(KINDS)
     assert {one.geometry.rank for one in found} == {1, 2, 3}
     assert len({one.key for one in found}) == len(found)
     first = requests.spread(found)[: len(found) // 8]
@@ -134,12 +134,12 @@ def test_checks_meet_every_kernel_and_face(found: list[Request]) -> None:
 
 
 def test_first_checks_truncate_and_misalign(found: list[Request]) -> None:
-    """Sums of one sign in every face, and each operand and result at addresses of no vector."""
+    """Sums of one sign in every kind, and each operand and result at addresses of no vector."""
     few = requests.smoke(requests.spread(found))
-    signs = {(one.face, one.dtype, one.maker) for one in few if one.one_sign}
-    assert {face for face, _, _ in signs} == set(FACES)
+    signs = {(one.kind, one.dtype, one.maker) for one in few if one.one_sign}
+    assert {kind for kind, _, _ in signs} == set(KINDS)
     assert ("conv", "float32", "tf32x3") in signs
-    assert all(one.case.terms(one.face) == 9216 for one in few if one.one_sign)
+    assert all(one.case.terms(one.kind) == 9216 for one in few if one.one_sign)
     begins = {(one.kernel, one.dtype, one.offsets) for one in few if any(one.offsets)}
     for kernel in KERNELS:
         assert (kernel.name, "float16", (0, 2, 0)) in begins
@@ -186,11 +186,11 @@ def test_case_files_are_read_and_the_benchmarks_come_first() -> None:
     assert [case.name for case in bench_gpu.case_list(None, ["dcgan0_n1"])] == ["dcgan0_n1"]
     with pytest.raises(ValueError, match="nowhere: in none of the files"):
         bench_gpu.case_list(None, ["nowhere"])
-    listed = list(requests.timed(cases, ("float32", "float16"), FACES))
+    listed = list(requests.timed(cases, ("float32", "float16"), KINDS))
     telling = len([case for case in cases if case.name in requests.TELLING])
     assert telling == len(requests.TELLING)
-    kinds = {(one.dtype, one.channels, one.face) for one in listed[: telling * 12]}
-    assert len(kinds) == 12  # every kind before the first of the other cases
+    formats = {(one.dtype, one.channels, one.kind) for one in listed[: telling * 12]}
+    assert len(formats) == 12  # every format before the first of the other cases
     assert len({one.key for one in listed}) == len(listed)
 
 
@@ -227,11 +227,11 @@ def test_bundle_gives_back_what_was_put_in(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- results and times
 
 
-@pytest.mark.parametrize(("dtype", "channels"), KINDS)
-@pytest.mark.parametrize("face", FACES)
-def test_correct_results_pass_and_others_fail(face: str, dtype: str, channels: str) -> None:
+@pytest.mark.parametrize(("dtype", "channels"), FORMATS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_correct_results_pass_and_others_fail(kind: str, dtype: str, channels: str) -> None:
     """The fake kernel writes what PyTorch says into the memory that the launch names."""
-    request = Request(CASE, face, dtype, channels)
+    request = Request(CASE, kind, dtype, channels)
     placed = tensors.operands(request, "cpu")
     want = tensors.reference(request, placed).to(getattr(torch, dtype))
     stored = tensors.stored(request, request.roles[2], want).contiguous()
@@ -257,7 +257,7 @@ def test_a_run_from_arguments_to_files(tmp_path: Path, capsys: pytest.CaptureFix
     given = bench_gpu.parser().parse_args(
         ["--json", str(out), "--plot", str(tmp_path / "gpu.png"), "--through-tvm", "0"]
     )
-    listed = [Request(CASE, face) for face in FACES]
+    listed = [Request(CASE, kind) for kind in KINDS]
     runner = workers.InProcess(device(FakeCuda()))
     given.bundle = tmp_path / "kernels.zip"
     assert session.run(given, runner, "sm_90", listed[:1], listed) == 1

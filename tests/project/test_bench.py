@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark: it reads its files, computes what it says, and sees what is wrong."""
+"""The benchmark: it reads its files, computes what it says, and detects incorrect results."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ import numpy as np
 import pytest
 import torch
 
+import tables
 from benchmark import baselines, by_relax, by_torch, measure, session, summary, timing
 from benchmark.arguments import parse
-from benchmark.cases import FACES, Case, read_cases
+from benchmark.cases import KINDS, Case, read_cases
 from benchmark.engines import UnavailableError
 from helpers import oracle
 from topi_ext.spec.conv import RESULT
@@ -32,7 +33,7 @@ BENCHMARKS, TOOLS = ROOT / "benchmarks", ROOT / "tools"
 # What readers of the JSON rely on.
 KEYS = {
     "name",
-    "face",
+    "kind",
     "dtype",
     "torch_ms",
     "torch_default_ms",
@@ -122,7 +123,7 @@ def test_command_line(tmp_path: Path) -> None:
     """Run the command line as a user does: all operator kinds, all baselines, table, JSON and
     plot."""
     out, plot = tmp_path / "out" / "rows.json", tmp_path / "plot.png"
-    command = [sys.executable, str(BENCHMARKS / "bench.py"), "--face", "all", "--threads", "1"]
+    command = [sys.executable, str(BENCHMARKS / "bench.py"), "--kind", "all", "--threads", "1"]
     command += ["--cases", str(written(tmp_path, SMALL)), "--time-budget", "0.001"]
     command += [
         "--json",
@@ -138,8 +139,8 @@ def test_command_line(tmp_path: Path) -> None:
     found = json.loads(out.read_text())
 
     rows = found["rows"]
-    assert [(row["name"], row["face"]) for row in rows] == [
-        (case["name"], face) for face in FACES for case in SMALL
+    assert [(row["name"], row["kind"]) for row in rows] == [
+        (case["name"], kind) for kind in KINDS for case in SMALL
     ]
     for row in rows:
         assert not KEYS - set(row)
@@ -147,7 +148,7 @@ def test_command_line(tmp_path: Path) -> None:
         assert 0 <= row["max_rel_error"] <= row["tolerance"] < 1e-5
         assert row["ours_ms"] > 0 and row["build_s"] > 0 and row["workspace_bytes"] >= 0
         assert row["ratio_symbolic"] == pytest.approx(row["symbolic_ms"] / row["ours_ms"])
-        assert (row["ours_prepacked_ms"] is None) == (row["face"] == "conv_weight_grad")
+        assert (row["ours_prepacked_ms"] is None) == (row["kind"] == "conv_weight_grad")
         assert (row["torch_default_ms"] is None) == (row["torch_ms"] is None)
         assert 0 < row["share_of_peak"] < 1 and 0 < row["share_of_bandwidth"] < 1
         packed, theirs = row["ours_prepacked_ms"], row["onnxruntime_ms"]
@@ -155,12 +156,12 @@ def test_command_line(tmp_path: Path) -> None:
         if theirs:
             assert row["ratio_onnxruntime"] == pytest.approx(theirs / packed)
             assert row["ratio_best"] <= row["ratio_onnxruntime"]
-    by_name = {(row["name"], row["face"]): row for row in rows}
-    for face in FACES:
-        up, lopsided = by_name["up1d", face], by_name["lopsided", face]
+    by_name = {(row["name"], row["kind"]): row for row in rows}
+    for kind in KINDS:
+        up, lopsided = by_name["up1d", kind], by_name["lopsided", kind]
         assert up["ratio_torch"] == pytest.approx(up["torch_ms"] / up["ours_ms"])
         assert lopsided["torch_ms"] is None
-        assert (up["onnxruntime_ms"] is None) == (face == "conv_weight_grad")
+        assert (up["onnxruntime_ms"] is None) == (kind == "conv_weight_grad")
         assert lopsided["onnxruntime_ms"] is None
         assert any("cannot state" in note for note in lopsided["notes"])
     assert by_name["up1d", "conv_transpose"]["stock_ms"] > 0
@@ -170,35 +171,30 @@ def test_command_line(tmp_path: Path) -> None:
         "ONNX has no weight gradient",
     ]
 
-    assert set(found["summary"]) == set(FACES)
+    assert set(found["summary"]) == set(KINDS)
     assert found["header"]["threads"] == 1
     assert "mmap_threshold" in found["header"]["malloc"]
     assert {"apache-tvm", "torch", "numpy", "onnxruntime"} <= set(found["header"]["versions"])
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", found["header"]["date"])
-    tables = subprocess.run(
-        [sys.executable, str(TOOLS / "tables.py"), str(out)],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    assert found["header"]["date"] in tables
-    for face in FACES:
-        assert re.search(rf"^\| `{face}` \| \S+\.json \| {len(SMALL)} \|", tables, re.MULTILINE)
-    assert len(re.findall(r"^\| up1d \|", tables, re.MULTILINE)) == len(FACES)
-    for said in ("up1d", "lopsided", "geomean", "wrong: none", "mmap_threshold"):
+    for kind in KINDS:
+        summary = tables.kinds([found])
+        assert re.search(rf"^\| `{kind}` \| \S+\.json \| {len(SMALL)} \|", summary, re.MULTILINE)
+    assert len(re.findall(r"^\| up1d \|", tables.layers(found), re.MULTILINE)) == len(KINDS)
+    assert f"| {len(SMALL)} |" in tables.packed([found])
+    for said in ("up1d", "lopsided", "geomean", "incorrect: none", "mmap_threshold"):
         assert said in done.stdout
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.usefixtures("threads_restored")
-def test_a_wrong_result_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Against a reference that misses one product, ours is wrong, and so is the exit status."""
+def test_an_incorrect_result_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against a reference that misses one product, our result is incorrect and the status 1."""
     true_reference = by_torch.reference
 
-    def spoilt(case: Case, face: str, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+    def spoilt(case: Case, kind: str, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
         first = tensors["y"].clone()
         first.view(-1)[0] = 0
-        return true_reference(case, face, {**tensors, "y": first})
+        return true_reference(case, kind, {**tensors, "y": first})
 
     out = tmp_path / "rows.json"
     asked = options(tmp_path, "--only", "up1d", "--rivals", "torch", "--json", str(out))
@@ -206,8 +202,8 @@ def test_a_wrong_result_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(by_torch, "reference", spoilt)
     assert session.run(asked) == 1
     (row,) = json.loads(out.read_text())["rows"]
-    assert row["wrong"] and row["max_rel_error"] > row["tolerance"]
-    assert json.loads(out.read_text())["summary"]["conv_transpose"]["wrong"] == ["up1d"]
+    assert row["incorrect"] and row["max_rel_error"] > row["tolerance"]
+    assert json.loads(out.read_text())["summary"]["conv_transpose"]["incorrect"] == ["up1d"]
 
 
 def test_the_other_ir_is_refused_in_one_line(tmp_path: Path) -> None:
@@ -225,19 +221,19 @@ def test_a_failing_build_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     asked = options(tmp_path, "--only", "up1d", "--rivals", "torch", "--json", str(out))
     assert session.run(asked) == 1
     (row,) = json.loads(out.read_text())["rows"]
-    assert row["wrong"] and row["ours_ms"] is None and row["ratio_torch"] is None
+    assert row["incorrect"] and row["ours_ms"] is None and row["ratio_torch"] is None
     assert row["torch_ms"] > 0
     assert row["notes"] == ["ours fails: RuntimeError: no such kernel"]
 
 
 @pytest.mark.usefixtures("threads_restored")
-def test_a_wrong_result_of_any_size_is_seen(
+def test_an_incorrect_result_of_any_size_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is ours, though it stands among the baselines."""
 
-    def spoilt(case: Case, face: str, *_: object) -> Any:
-        zeros = torch.zeros(case.shape(RESULT[face]))
+    def spoilt(case: Case, kind: str, *_: object) -> Any:
+        zeros = torch.zeros(case.shape(RESULT[kind]))
         return SimpleNamespace(seconds=0.0, bound=lambda _: lambda: zeros)
 
     out = tmp_path / "rows.json"
@@ -246,19 +242,19 @@ def test_a_wrong_result_of_any_size_is_seen(
     monkeypatch.setattr(by_relax, "build_symbolic", spoilt)
     assert session.run(asked) == 1
     (row,) = json.loads(out.read_text())["rows"]
-    assert row["wrong"] and row["notes"] == ["symbolic is off by 1.0e+00"]
+    assert row["incorrect"] and row["notes"] == ["symbolic is off by 1.0e+00"]
 
 
-@pytest.mark.parametrize("face", FACES)
-def test_reference_and_baseline_compute_the_face(face: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_reference_and_baseline_compute_the_kind(kind: str, tmp_path: Path) -> None:
     """Both against the tests' own oracle; the baseline where PyTorch can state the padding."""
     timed = 0
     for case in read_cases(written(tmp_path, SMALL + MORE)):
         tensors = by_torch.operands(case, "float64")
-        want = by_oracle(case, face, tensors)
-        np.testing.assert_allclose(by_torch.reference(case, face, tensors), want, atol=1e-12)
-        if by_torch.states(case, face):
-            np.testing.assert_allclose(by_torch.baseline(case, face, tensors)(), want, atol=1e-12)
+        want = by_oracle(case, kind, tensors)
+        np.testing.assert_allclose(by_torch.reference(case, kind, tensors), want, atol=1e-12)
+        if by_torch.states(case, kind):
+            np.testing.assert_allclose(by_torch.baseline(case, kind, tensors)(), want, atol=1e-12)
             timed += 1
     assert timed >= 4
 
@@ -278,19 +274,19 @@ PACKED = {
 @pytest.mark.parametrize(
     "baseline", [pytest.param(name, marks=marks) for name, marks in PACKED.items()]
 )
-def test_baselines_with_packed_weights_compute_the_face(baseline: str, tmp_path: Path) -> None:
+def test_baselines_with_packed_weights_compute_the_kind(baseline: str, tmp_path: Path) -> None:
     """Against the tests' own oracle, wherever the baseline can state the case."""
     torch.set_num_threads(1)
     timed = 0
     entries = SMALL + (MORE if baseline != "inductor" else [])
     for case in read_cases(written(tmp_path, entries)):
-        for face in FACES:
+        for kind in KINDS:
             tensors = by_torch.operands(case, "float32")
             try:
-                made = baselines.call(baseline, case, face, tensors, threads=1)
+                made = baselines.call(baseline, case, kind, tensors, threads=1)
             except UnavailableError:
                 continue
-            want = by_oracle(case, face, by_torch.operands(case, "float64"))
+            want = by_oracle(case, kind, by_torch.operands(case, "float64"))
             # Sums of at most 100 products of magnitude 1 in float32.
             np.testing.assert_allclose(made.read(made.run()), want, atol=2e-5)
             timed += 1
@@ -325,14 +321,14 @@ def test_the_best_rival() -> None:
     assert measure.against_packed({"torch": 2.0}, 1.0)["best_rival"] is None
 
 
-def by_oracle(case: Case, face: str, tensors: dict[str, torch.Tensor]) -> np.ndarray:
+def by_oracle(case: Case, kind: str, tensors: dict[str, torch.Tensor]) -> np.ndarray:
     g, (x, w, y) = case.geometry, (tensors[role] for role in "xwy")
-    if face == "conv_transpose":
+    if kind == "conv_transpose":
         return oracle.conv_transpose(
             y, w, g.stride, g.padding, g.output_padding, g.dilation, g.groups
         ).numpy()
     attributes = (g.stride, g.fitted().padding, g.dilation, g.groups)
-    if face == "conv":
+    if kind == "conv":
         return oracle.conv(x, w, *attributes).numpy()
     return oracle.conv_weight_grad(x, y, g.kernel, *attributes).numpy()
 
@@ -353,20 +349,21 @@ def test_relative_error() -> None:
 
 
 def test_summary() -> None:
-    base = {"face": "conv", "wrong": False, "max_rel_error": 0.0, "tolerance": 1.0, "build_s": 1.0}
+    base = {"kind": "conv", "incorrect": False, "max_rel_error": 0.0, "tolerance": 1.0}
+    base |= {"build_s": 1.0}
     base |= dict.fromkeys([*(f"ratio_{baseline}" for baseline in summary.RATIOS), "others_cores"])
     base |= {"workspace_bytes": 50, "operand_bytes": 100}
     rows = [
         {**base, "name": "a", "ratio_torch": 4.0},
         {**base, "name": "b", "ratio_torch": 0.25, "workspace_bytes": 75},
-        {**base, "name": "c", "ratio_torch": 8.0, "wrong": True, "workspace_bytes": None},
+        {**base, "name": "c", "ratio_torch": 8.0, "incorrect": True, "workspace_bytes": None},
     ]
     found = summary.summarize(rows)["conv"]
     assert found["torch"]["geomean"] == pytest.approx(2.0)
     assert found["torch"]["worst"] == {"name": "b", "value": 0.25}
     assert found["torch"]["slower"] == ["b"]
     assert found["stock"] is None
-    assert found["wrong"] == ["c"]
+    assert found["incorrect"] == ["c"]
     assert found["workspace_share_max"] == {"name": "b", "value": 0.75}
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -52,10 +53,15 @@ def test_rows_of_another_processor_are_not_kept(tmp_path: Path) -> None:
     def measure(name: str) -> dict[str, steps.Row]:
         return {name: {"ms": {"ours": 2.0, "frozen": 1.0, "eager": 3.0, "inductor": 5.0}}}
 
+    measured = {"date": "2026-01-02", "commit": "earlier"}
     for name in ("a", "b"):
         steps.measure_all([name], measure, given, ("eager", "inductor"), ("numpy",))
-    written = json.loads(given.json.read_text())
+        written = json.loads(given.json.read_text())
+        if name == "a":
+            rows = {"a": {**written["rows"]["a"], **measured}}
+            given.json.write_text(json.dumps({**written, **measured, "rows": rows}))
     assert list(written["rows"]) == ["a", "b"]
+    assert written["rows"]["a"]["commit"] == "earlier" != written["rows"]["b"]["commit"]
     assert written["rows"]["a"]["ratios"] == {"eager": 1.5, "inductor": 2.5, "best": 1.5}
     given.json.write_text(json.dumps({**written, "cpu": "another"}))
     assert list(steps.measure_all(["c"], measure, given, ("eager",), ("numpy",))) == ["c"]
@@ -67,6 +73,15 @@ def test_documents_show_what_was_measured(
     """Every table between the comments is what its file gives: run tools/figures.py otherwise."""
     monkeypatch.setattr(sys, "argv", ["figures.py", "--check"])
     assert figures.main() == 0, capsys.readouterr().err
+
+
+def test_tables_of_figures_are_rendered() -> None:
+    """Outside of what is rendered, only notes of experiments have cells that are numbers."""
+    for document in figures.DOCUMENTS:
+        text = figures.BLOCK.sub("", document.read_text())
+        text = re.sub(r"^## Experiments$.*?(?=^## )", "", text, flags=re.DOTALL | re.MULTILINE)
+        kept = re.findall(r"^\|.*\| \*{0,2}\d+\.\d+\*{0,2} \|.*$", text, re.MULTILINE)
+        assert not kept, f"{document.name}: {kept}"
 
 
 def test_a_figure_that_no_file_has_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,6 +97,14 @@ def test_a_figure_that_no_file_has_is_seen(tmp_path: Path, monkeypatch: pytest.M
     assert figures.renewed(made.replace("2.00", "1.00")) == made
     first = figures.renewed(text.replace("rows", "compile"))
     assert "| model | ours, s | PyTorch eager, s |" in first and "| net | 7.00 | 0.100 |" in first
+    row.update(p50_ms={"ours": 3.0}, p99_ms={"ours": 4.5})
+    later = {**row, "date": "e", "commit": "f"}
+    rows = {"net, alone": row, "net, busy": later}
+    (tmp_path / "bench_models.json").write_text(json.dumps({**head, "rows": rows}))
+    busy = figures.renewed(text.replace("rows", "busy"))
+    assert "| net, alone | 3.00, 4.50 | **0.500** |" in busy
+    assert "; d, commit c; e, commit f.*" in busy
+    (tmp_path / "bench_models.json").write_text(json.dumps({**head, "rows": {"net": row}}))
     summary = figures.renewed(text.replace("rows", "summary"))
     assert (
         "| whole models, `relax_ext.pipeline` | 1 | PyTorch eager | 0.500 | **0.500** |" in summary

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark with ``--ir relay``: every face of small cases, right, timed and told apart."""
+"""The benchmark with ``--ir relay``: all kinds of operators on small cases."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 from benchmark import by_relay, by_torch, session
 from benchmark.arguments import parse
-from benchmark.cases import FACES, Case
+from benchmark.cases import KINDS, Case
 
 CASES = [
     {"name": "up1d", "x": [2, 4, 5], "cout": 6, "kernel": [3], "stride": [2], "groups": 2},
@@ -35,29 +35,29 @@ def run(tmp_path: Path, *more: str) -> tuple[int, dict]:
     return status, json.loads(out.read_text())
 
 
-def test_all_faces(tmp_path: Path) -> None:
-    status, found = run(tmp_path, "--face", "all")
+def test_all_kinds(tmp_path: Path) -> None:
+    status, found = run(tmp_path, "--kind", "all")
     assert status == 0
     assert found["header"]["ir"] == "Relay" and "tvm" in found["header"]["versions"]
-    rows = {(row["name"], row["face"]): row for row in found["rows"]}
-    assert set(rows) == {(case["name"], face) for case in CASES for face in FACES}
-    for (name, face), row in rows.items():
+    rows = {(row["name"], row["kind"]): row for row in found["rows"]}
+    assert set(rows) == {(case["name"], kind) for case in CASES for kind in KINDS}
+    for (name, kind), row in rows.items():
         assert row["max_rel_error"] <= row["tolerance"] < 1e-5
         assert row["ours_ms"] > 0 and row["torch_ms"] > 0
-        lacks = name == "up1d" and face == "conv_weight_grad"
+        lacks = name == "up1d" and kind == "conv_weight_grad"
         assert (row["stock_ms"] is None) == lacks or row["stock_error"] is None
     assert rows["up1d", "conv_weight_grad"]["notes"] == ["stock has no gradient of conv1d"]
 
 
-def test_a_wrong_result_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_incorrect_result_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     true_reference = by_torch.reference
 
-    def spoilt(case: Case, face: str, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+    def spoilt(case: Case, kind: str, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
         first = tensors["y"].clone()
         first.view(-1)[0] = 0
-        return true_reference(case, face, {**tensors, "y": first})
+        return true_reference(case, kind, {**tensors, "y": first})
 
     monkeypatch.setattr(by_torch, "reference", spoilt)
     monkeypatch.setattr(by_relay, "build_stock", by_relay.build_ours)
     status, found = run(tmp_path, "--only", "up1d")
-    assert status == 1 and found["rows"][0]["wrong"]
+    assert status == 1 and found["rows"][0]["incorrect"]

@@ -20,7 +20,7 @@ from topi_ext.spec.layout import Layouts
 
 ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 
-FACES = ("conv", "conv_transpose", "conv_weight_grad")
+KINDS = ("conv", "conv_transpose", "conv_weight_grad")
 
 
 @dataclass(frozen=True)
@@ -74,21 +74,21 @@ class Shape:
         """Return the dtypes of both operands and of the result."""
         return (self.dtype, self.dtype, "int32" if "int" in self.dtype else self.dtype)
 
-    def problem(self, face: str) -> Convolution:
-        """Return a face of it."""
+    def problem(self, kind: str) -> Convolution:
+        """Return the problem of a kind of operator."""
         g, n = self.geometry, self.x[0]
         if self.symbolic:
             # Their names are those that the function's parameters get.
             n = compat.size_var("n")
             x, y = ([compat.size_var(f"{side}{i}") for i in range(g.rank)] for side in "xy")
             g = replace(g, x_size=tuple(x), y_size=tuple(y))
-        return Convolution(face, g.as_rank3(), self.layouts, n, self.dtypes)
+        return Convolution(kind, g.as_rank3(), self.layouts, n, self.dtypes)
 
-    def stored(self, face: str) -> list[tuple[int, ...]]:
-        """Return the shapes of the operands and of the result of a face, as stored."""
+    def stored(self, kind: str) -> list[tuple[int, ...]]:
+        """Return the shapes of the operands and of the result, as stored."""
         return [
             stored_shape(self.geometry, self.x[0], self.layouts, role)
-            for role in OPERANDS[face] + RESULT[face]
+            for role in OPERANDS[kind] + RESULT[kind]
         ]
 
 
@@ -118,16 +118,16 @@ SHAPES = (
 
 
 def spots() -> Iterator[tuple[Shape, str]]:
-    """Yield all shapes, with all faces."""
+    """Yield all shapes, with all kinds."""
     for shape in SHAPES:
-        for face in FACES:
-            yield shape, face
+        for kind in KINDS:
+            yield shape, kind
 
 
-def chosen(shape: Shape, face: str, machine: GpuMachine) -> Plan | None:
+def chosen(shape: Shape, kind: str, machine: GpuMachine) -> Plan | None:
     """Return the plan that the backend takes; None where no kernel serves the problem."""
     try:
-        return choose(shape.problem(face), machine)
+        return choose(shape.problem(kind), machine)
     except ValueError:
         return None
 
@@ -136,13 +136,13 @@ def tiles(kernel: Kernel, machine: GpuMachine) -> Iterator[tuple[Shape, str, Pla
     """Yield each tile of a kernel's table, with the depth and the number of shares that are
     estimated to be the fastest for the kernel's largest shape.
     """
-    shape, face = _representative(kernel, machine)
+    shape, kind = _representative(kernel, machine)
     best: dict[str, tuple[float, Plan]] = {}
-    for time, plan in kernel.candidates(shape.problem(face), machine):
+    for time, plan in kernel.candidates(shape.problem(kind), machine):
         tile = _tile(plan)
         best[tile] = min(best.get(tile, (time, plan)), (time, plan), key=lambda one: one[0])
     for _, plan in sorted(best.values(), key=lambda one: one[0]):
-        yield shape, face, plan
+        yield shape, kind, plan
 
 
 def _tile(plan: Plan) -> str:
@@ -151,14 +151,14 @@ def _tile(plan: Plan) -> str:
 
 
 def _representative(kernel: Kernel, machine: GpuMachine) -> tuple[Shape, str]:
-    """Return a shape and a face for which a kernel has plans; one for which it is chosen if there
+    """Return a shape and a kind for which a kernel has plans; one for which it is chosen if there
     is.
     """
     serves = [
-        (shape, face)
-        for shape, face in spots()
-        if face in kernel.kinds
-        and any(True for _ in kernel.candidates(shape.problem(face), machine))
+        (shape, kind)
+        for shape, kind in spots()
+        if kind in kernel.kinds
+        and any(True for _ in kernel.candidates(shape.problem(kind), machine))
     ]
     taken = [one for one in serves if KERNELS.of_plan(chosen(*one, machine)) is kernel]
     return (taken or serves)[0]

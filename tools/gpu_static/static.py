@@ -34,10 +34,10 @@ MOST_BLOCKS = {75: 16, 86: 16, 87: 16, 89: 24, 120: 24}
 
 @dataclass(frozen=True)
 class Spot:
-    """A plan for a face of a shape on an architecture."""
+    """A plan for a kind of operator and a shape on an architecture."""
 
     shape: shapes.Shape
-    face: str
+    kind: str
     plan: Plan
     arch: str
 
@@ -51,10 +51,10 @@ def chosen_spots(archs: tuple[str, ...]) -> Iterator[Spot]:
     """Yield the plans that the backend chooses for every shape, operator kind and architecture."""
     for arch in archs:
         machine = machine_of(arch)
-        for shape, face in shapes.spots():
-            plan = shapes.chosen(shape, face, machine)
+        for shape, kind in shapes.spots():
+            plan = shapes.chosen(shape, kind, machine)
             if plan is not None and (machine.has_bfloat16 or shape.dtype != "bfloat16"):
-                yield Spot(shape, face, plan, arch)
+                yield Spot(shape, kind, plan, arch)
 
 
 def tile_spots(archs: tuple[str, ...]) -> Iterator[Spot]:
@@ -64,20 +64,20 @@ def tile_spots(archs: tuple[str, ...]) -> Iterator[Spot]:
         for kernel in KERNELS:
             if kernel.name.endswith("_mma") and not machine.has_mma:
                 continue
-            for shape, face, plan in shapes.tiles(kernel, machine):
-                yield Spot(shape, face, plan, arch)
+            for shape, kind, plan in shapes.tiles(kernel, machine):
+                yield Spot(shape, kind, plan, arch)
 
 
 @lru_cache(maxsize=256)
-def lowered(shape: shapes.Shape, face: str, plan: Plan, arch: str) -> Lowered:
+def lowered(shape: shapes.Shape, kind: str, plan: Plan, arch: str) -> Lowered:
     """Return the kernels of a plan."""
-    return lower(kernels.build(shape.problem(face), plan), arch)
+    return lower(kernels.build(shape.problem(kind), plan), arch)
 
 
 def rows_of(spot: Spot, *, with_code: bool = True) -> list[Row]:
     """One row for every launch: the kernel itself, and what packs weights or adds shares."""
-    made = lowered(spot.shape, spot.face, spot.plan, spot.arch)
-    launches = made.plan(*spot.shape.stored(spot.face)).launches
+    made = lowered(spot.shape, spot.kind, spot.plan, spot.arch)
+    launches = made.plan(*spot.shape.stored(spot.kind)).launches
     usage, code = compiled(made.source, spot.arch) if with_code else ({}, {})
     main = max(launches, key=lambda one: len(str(made.kernels[one.kernel].body)))
     rows = []
@@ -123,7 +123,7 @@ def _identity(spot: Spot, launch: Launch, part: str) -> Row:
     return {
         "arch": spot.arch,
         "shape": shape.name + (", any size" if shape.symbolic else ""),
-        "face": spot.face,
+        "kind": spot.kind,
         "dtype": shape.dtype,
         "layout": "channels last" if shape.channels_last else "channels first",
         "kernel": KERNELS.of_plan(spot.plan).name,
@@ -181,7 +181,7 @@ def _mix(code: Code) -> Row:
 
 
 def _stated(spot: Spot) -> Row:
-    stated = spot.plan.footprint(spot.shape.problem(spot.face))
+    stated = spot.plan.footprint(spot.shape.problem(spot.kind))
     return {
         "stated_registers": stated and stated.registers,
         "stated_shared": stated and stated.shared,

@@ -12,7 +12,7 @@ from .ceilings import broken
 from .static import Row, coalescing, conflicts
 
 COLUMNS = (
-    "shape", "face", "dtype", "kernel", "tile", "threads", "registers (stated)", "shared (stated)",
+    "shape", "kind", "dtype", "kernel", "tile", "threads", "registers (stated)", "shared (stated)",
     "resident", "products of loop", "per 16 bytes", "conflicts loop, ends", "coalesced load, store",
 )  # fmt: skip
 
@@ -62,7 +62,7 @@ def _cells(row: Row) -> list[str]:
     of_registers, of_shared = row["stated_registers"], row["stated_shared"]
     return [
         row["shape"],
-        row["face"].replace("conv_", ""),
+        row["kind"].replace("conv_", ""),
         dtype,
         row["kernel"],
         short(row["plan"]),
@@ -89,7 +89,7 @@ def _faults(rows: Sequence[Row]) -> list[str]:
     listed = []
     for (kernel, kind), lines in sorted(found.items()):
         line, row = max(lines, key=lambda one: _numbers(one[0]))
-        said = f"{row['shape']}, {row['face']}, {row['dtype']}, {short(row['plan'])}, {row['arch']}"
+        said = f"{row['shape']}, {row['kind']}, {row['dtype']}, {short(row['plan'])}, {row['arch']}"
         listed.append([kernel, kind.replace("N", "…"), str(len(lines)), line, said])
     return _table(("kernel", "rule", "launches", "worst", "of"), listed) if listed else ["None."]
 

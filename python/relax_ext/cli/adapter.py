@@ -78,12 +78,12 @@ class RelaxCompiled(Compiled):
 
     def get(self, result: Any) -> list[Any]:
         """Return the tensors of a result, nested tuples flattened."""
-        import torch
         import tvm
+        from torch.utils import dlpack
 
         if not isinstance(result, tvm.runtime.Tensor):
             return [t for item in result for t in self.get(item)]
-        return [torch.from_dlpack(result if self.on_cpu else result.copyto(tvm.cpu()))]
+        return [dlpack.from_dlpack(result if self.on_cpu else result.copyto(tvm.cpu()))]
 
 
 class RelaxObserved(RelaxCompiled, Observed):
@@ -114,7 +114,15 @@ class Shown(Progress):
 
     def __init__(self, say: Callable[[str], None], bar: CommandProgress) -> None:
         super().__init__(say)
-        self.start, self.step = bar.start, bar.step
+        self._bar = bar
+
+    def start(self, total: int) -> None:
+        """Show the number of kernels that will be measured."""
+        self._bar.start(total)
+
+    def step(self, what: str) -> None:
+        """Show the kernel that is measured next."""
+        self._bar.step(what)
 
 
 class RelaxAdapter(Adapter):
@@ -197,10 +205,10 @@ class RelaxAdapter(Adapter):
         with Bar() as bar:
             return relax_ext.tune(module, target, database, say=Shown(say, bar), board=board)
 
-    def _compiled(self, *arguments: Any, **options: Any) -> Compiled:
+    def _compiled(self, module: Any, target: Any, function: str, **options: Any) -> Compiled:
         if self.board:
-            return RemoteCompiled(*arguments, self.board, **options)
-        return RelaxCompiled(*arguments, **options)
+            return RemoteCompiled(module, target, function, self.board, **options)
+        return RelaxCompiled(module, target, function, **options)
 
     def find(self, model: Model) -> Counter[Operator]:
         """Return every different convolution of a model, and how often it occurs."""

@@ -157,7 +157,7 @@ def prepare(model: Model) -> Any:
     CliError
         The model is not one whose gradients can be checked.
     """
-    if model.exported is None:
+    if model.exported is None or model.reference is None:
         raise CliError(
             f"--grad: {model.name} has no autograd to compare with; "
             "save the PyTorch model as a .pt2 with torch.export and check that"
@@ -186,7 +186,8 @@ def check_model(
     """
     import torch
 
-    exported = model.exported
+    exported, reference = model.exported, model.reference
+    assert reference is not None  # `prepare` rejects others
     kinds = torch.export.graph_signature.InputKind
     values = dict(model.inputs)
     for spec in exported.graph_signature.input_specs:
@@ -198,7 +199,7 @@ def check_model(
 
     module, flat = exported.module(), model.leaves
     generator = torch.Generator().manual_seed(seed)
-    dys = [random_tensor(tuple(y.shape), y.dtype, generator) for y in model.reference()]
+    dys = [random_tensor(tuple(y.shape), y.dtype, generator) for y in reference()]
 
     def by_torch(graph: Any, leaves: list[Any], cotangents: list[Any]) -> list[Any]:
         args = [v.detach().requires_grad_() if is_floating(v) else v for v in leaves]
@@ -209,8 +210,10 @@ def check_model(
                 targets[spec.arg.name] = params[spec.target].requires_grad_()
         chosen = [targets[n] for n in wanted]
         results = call(graph, exported, args)
-        found = torch.autograd.grad(results, chosen, cotangents, allow_unused=True)
-        return [torch.zeros_like(c) if g is None else g for g, c in zip(found, chosen)]
+        found = torch.autograd.grad(
+            results, chosen, cotangents, allow_unused=True, materialize_grads=True
+        )
+        return list(found)
 
     try:
         expected = by_torch(*widened(module, flat), [dy.double() for dy in dys])

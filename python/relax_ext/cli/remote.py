@@ -87,13 +87,13 @@ class RemoteCompiled(Compiled):
 
     def get(self, result: Any) -> list[Any]:
         """Return the tensors of a result, nested tuples flattened."""
-        import torch
         import tvm
+        from torch.utils import dlpack
 
         if not isinstance(result, tvm.runtime.Tensor):
             return [t for item in result for t in self.get(item)]
         with self.session.doing("sent the results"):
-            return [torch.from_dlpack(result.copyto(tvm.cpu()))]
+            return [dlpack.from_dlpack(result.copyto(tvm.cpu()))]
 
     def close(self) -> None:
         """Give the board back."""

@@ -10,6 +10,7 @@ from topi_ext.compat import constant_value, relax
 from topi_ext.fusion.affine import AFFINE, merged, scaled_weight
 from topi_ext.fusion.anchors import ConvAnchor
 from topi_ext.fusion.post_ops import Step
+from topi_ext.spec.conv import Convolution
 from topi_ext.spec.post_ops import PostOp
 
 from .chains import Chain
@@ -21,16 +22,18 @@ R = relax()
 
 def merge_affine(chain: Chain) -> None:
     """Merge scales and shifts of a convolution's chain whose values are known."""
-    if not isinstance(chain.anchor, ConvAnchor) or chain.anchor.sums_integers:
+    anchor = chain.anchor
+    if not isinstance(anchor, ConvAnchor) or anchor.sums_integers:
         return
-    operands = iter(chain.operands)
-    steps = [(step, next(operands) if step.order else None) for step in chain.steps]
-    values = [_known(step, chain.lookup) for step in steps]
-    steps = merged(steps, values, chain.anchor.dtype)
-    if _scale_weight(chain, steps):
-        steps[0] = PostOp("multiply", value=1.0), None  # which `simplify` removes
-    chain.steps, chain.operands = [], []
-    chain.add(steps)
+
+    def change(steps: list[Step]) -> list[Step]:
+        values = [_known(step, chain.lookup) for step in steps]
+        steps = merged(steps, values, anchor.dtype)
+        if steps and _scale_weight(chain, anchor.base, steps):
+            steps[0] = PostOp("multiply", value=1.0), None  # which `simplify` removes
+        return steps
+
+    chain.replace_steps(change)
     chain.simplify()
 
 
@@ -42,11 +45,10 @@ def _known(step_and_operand: Step, lookup: Lookup) -> np.ndarray | None:
     return value_of(operand, lookup) if step.order else np.asarray(step.value)
 
 
-def _scale_weight(chain: Chain, steps: list[Step]) -> bool:
+def _scale_weight(chain: Chain, base: Convolution, steps: list[Step]) -> bool:
     """Multiply constant weights by the factor of the first step, if it is known."""
     data, weight = chain.match.inputs
-    constant, base = constant_value(weight), chain.anchor.base
-    step, factor = steps[0] if steps else (None, None)
+    constant, (step, factor) = constant_value(weight), steps[0]
     if constant is None or base.dtypes != ("float32",) * 3 or not isinstance(factor, np.ndarray):
         return False
     if step.op != "multiply" or step.varies != "C" or any(one.earlier == 0 for one, _ in steps):

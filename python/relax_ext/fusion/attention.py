@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from topi_ext import backend
-from topi_ext.compat import call_attr, constant_value, dtype_name, relax, tensor_type_of
-from topi_ext.fusion.attention import MASKS, SCORES, AttentionAnchor, K, Q, V
+from topi_ext.compat import call_attr, constant_value, relax, tensor_type_of
+from topi_ext.fusion.attention import MASKS, SCORES, AttentionAnchor, V
 from topi_ext.spec.attention import ADD, BOTTOM_RIGHT, HIDE, KEEP, MULTIPLY, TOP_LEFT, Mask
 from topi_ext.spec.dtypes import FLOATS
 
@@ -29,8 +29,9 @@ from ..target import target_of
 from .constants import call_of
 from .match import Match
 from .matmul import MATMUL
+from .operands import before, factor_of, stored
 from .patterns import Lookup, Scope, is_operator, masked_softmax, named, number_in
-from .views import PERMUTE, RESHAPES, are_same, order_of, shape_of
+from .views import PERMUTE, RESHAPES, are_same, dtype_of, shape_of, shapes_of
 
 R = relax()
 
@@ -64,11 +65,11 @@ def read(call: Any, scope: Scope) -> Match | None:
 
 def read_operator(call: Any, lookup: Lookup) -> Match | None:
     """Read a call of one of `OPERATORS`; None of unknown shapes, and with a window."""
-    shapes = [shape_of(one) for one in call.args]
-    if None in shapes or call_attr(call, "window_size") is not None:
+    shapes = shapes_of(*call.args)
+    if shapes is None or call_attr(call, "window_size") is not None:
         return None
-    dtypes = [dtype_name(tensor_type_of(one).dtype) for one in (*call.args[:3], call)]
-    anchor = AttentionAnchor.of_operator(shapes[:3], tuple(dtypes))
+    q, k, v, y = (dtype_of(one) for one in (*call.args[:3], call))
+    anchor = AttentionAnchor.of_operator(shapes[:3], (q, k, v, y))
     if anchor is None:
         return None
     scale = call_attr(call, "scale")
@@ -78,7 +79,7 @@ def read_operator(call: Any, lookup: Lookup) -> Match | None:
     inputs = list(call.args[:3])
     if len(call.args) > 3:
         bias = call.args[3]
-        stated = Mask(ADD, "", dtype_name(tensor_type_of(bias).dtype))
+        stated = Mask(ADD, "", dtype_of(bias))
         anchor = anchor.masked(stated, shapes[3])
         inputs.append(bias)
     if anchor is None or not anchor.is_attention:
@@ -91,50 +92,9 @@ def _stored(anchor: AttentionAnchor, inputs: list[Any], type_: Any, lookup: Look
     tensors = []
     for place, operand in enumerate(inputs):
         number = place if place <= V else MASKS + place - V - 1
-        tensor, anchor = _stored_operand(anchor, number, operand, lookup)
+        tensor, anchor = stored(operand, number, anchor, lookup, lambda _, one: one.is_attention)
         tensors.append(tensor)
     return Match(anchor, tuple(tensors), type_)
-
-
-def _stored_operand(
-    anchor: AttentionAnchor, number: int, operand: Any, lookup: Lookup
-) -> tuple[Any, AttentionAnchor]:
-    """Return the earliest tensor that an operand is a view of, and its anchor."""
-    best = operand, anchor
-    while True:
-        call = lookup(operand)
-        before = _before(call, number, anchor) if is_operator(call) else None
-        if before is None:
-            return best
-        operand, anchor = call.args[0], before
-        if anchor.is_attention:
-            best = operand, anchor
-
-
-def _before(call: Any, number: int, anchor: AttentionAnchor) -> AttentionAnchor | None:
-    """Return the anchor that reads the operand of a view or scaling; None for other calls."""
-    shape = shape_of(call.args[0]) if call.args else None
-    if shape is None:
-        return None
-    if call.op.name == PERMUTE:
-        return anchor.transposed_from(number, order_of(call, len(shape)))
-    if call.op.name == "relax.broadcast_to":
-        return anchor.broadcast_from(number, shape)
-    if call.op.name in RESHAPES:
-        return anchor.reshaped_from(number, shape)
-    factor = _factor(call) if number in (Q, K, SCORES) else None
-    return None if factor is None else anchor.scaled(factor)
-
-
-def _factor(call: Any) -> float | None:
-    """Return the number that a call multiplies a tensor by."""
-    scaled = named(call, "relax.multiply", "relax.divide")
-    if scaled is None or not are_same(shape_of(scaled.args[0]) or (), shape_of(scaled) or ()):
-        return None
-    number = number_in(scaled.args[1])
-    if not number or dtype_name(tensor_type_of(scaled).dtype) not in FLOATS:
-        return None
-    return 1 / number if scaled.op.name == "relax.divide" else number
 
 
 class _Chain:
@@ -158,13 +118,13 @@ class _Chain:
         """Read the product of weights and values."""
         self.weights, values = call.args
         tensors = (self.weights, values, call)
-        shapes = [shape_of(one) for one in tensors]
-        if None in shapes or min(map(len, shapes)) < 2:
+        shapes = shapes_of(*tensors)
+        if shapes is None or min(map(len, shapes)) < 2:
             return None
-        of_w, of_v, of_y = (dtype_name(tensor_type_of(one).dtype) for one in tensors)
+        of_w, of_v, of_y = (dtype_of(one) for one in tensors)
         anchor = AttentionAnchor.of_values(shapes, (of_w, of_w, of_v, of_y))
-        anchor = anchor and self._softmax(self.weights, anchor)
-        if not anchor:
+        anchor = None if anchor is None else self._softmax(self.weights, anchor)
+        if anchor is None:
             return None
         inputs = [*self.product.args, values, *self.masks]
         return _stored(anchor, inputs, tensor_type_of(call), self.lookup)
@@ -181,9 +141,10 @@ class _Chain:
                 break
             if where is not None:
                 return None
-            anchor, weights = self._between(call, anchor), call.args[0]
-            if anchor is None:
+            earlier = self._between(call, anchor)
+            if earlier is None:
                 return None
+            anchor, weights = earlier, call.args[0]
         shape = shape_of(call)
         if shape is None or not are_same(shape, shape_of(softmax) or ()):
             return None
@@ -196,10 +157,10 @@ class _Chain:
     def _between(self, call: Any, anchor: AttentionAnchor) -> AttentionAnchor | None:
         """Return the anchor whose scores are before a view or a change of dtype."""
         if call.op.name == "relax.astype":
-            both = (dtype_name(tensor_type_of(one).dtype) for one in (call, call.args[0]))
+            both = (dtype_of(one) for one in (call, call.args[0]))
             return anchor if all(dtype in _HALVES for dtype in both) else None
         is_view = call.op.name in (*RESHAPES, PERMUTE, "relax.broadcast_to")
-        return _before(call, SCORES, anchor) if is_view else None
+        return before(call, SCORES, anchor) if is_view else None
 
     def _scores(self, scores: Any, anchor: AttentionAnchor) -> AttentionAnchor | None:
         """Read scores back to the product of query and key."""
@@ -208,11 +169,11 @@ class _Chain:
             return None
         if call.op.name == MATMUL:
             return self._product(call, anchor)
-        before = self._between(call, anchor)
-        if before is None and _factor(call) is not None:
-            before = _before(call, SCORES, anchor)
-        if before is not None:
-            return self._scores(call.args[0], before)
+        earlier = self._between(call, anchor)
+        if earlier is None and factor_of(call) is not None:
+            earlier = before(call, SCORES, anchor)
+        if earlier is not None:
+            return self._scores(call.args[0], earlier)
         return next(filter(None, self._masks(call, anchor)), None)
 
     def _masks(self, call: Any, anchor: AttentionAnchor) -> Iterator[AttentionAnchor]:
@@ -234,11 +195,11 @@ class _Chain:
 
     def _product(self, call: Any, anchor: AttentionAnchor) -> AttentionAnchor | None:
         """Read the product of query and key."""
-        shapes = [shape_of(one) for one in call.args]
-        dtypes = tuple(dtype_name(tensor_type_of(one).dtype) for one in call.args)
-        if None in shapes or any(dtype not in FLOATS for dtype in dtypes):
+        shapes = shapes_of(*call.args)
+        of_q, of_k = (dtype_of(one) for one in call.args)
+        if shapes is None or not {of_q, of_k} <= set(FLOATS):
             return None
-        found = anchor.of_scores(*shapes, dtypes)
+        found = anchor.of_scores(shapes[0], shapes[1], (of_q, of_k))
         if found is None or not found.is_attention:
             return None
         self.product = call
@@ -274,7 +235,7 @@ def _hides_later_keys(mask: Any, stated: Mask, lookup: Lookup) -> bool:
     array = _array(mask, lookup) if stated.op in (ADD, KEEP) else None
     if array is None or array.ndim != 2 or stated.fill != -inf:
         return False
-    triangle = np.tri(*array.shape, dtype=bool)
+    triangle = np.tri(*array.shape, dtype=np.bool_)
     return np.array_equal(array, np.where(triangle, 0.0, -inf) if stated.op == ADD else triangle)
 
 
@@ -307,8 +268,9 @@ def _array(expr: Any, lookup: Lookup) -> np.ndarray | None:
     is_view = name in (*RESHAPES, "relax.broadcast_to")
     if not is_view and name not in _ELEMENTWISE:
         return None
-    operands = [_array(one, lookup) for one in (call.args[:1] if is_view else call.args)]
-    if any(one is None for one in operands):
+    given = call.args[:1] if is_view else call.args
+    operands = [array for one in given if (array := _array(one, lookup)) is not None]
+    if len(operands) < len(given):
         return None
     if is_view:
         same = name in RESHAPES
@@ -323,7 +285,7 @@ def _masks(call: Any, lookup: Lookup) -> Iterator[tuple[Any, Any, Mask]]:
     """Yield each way to read a call as scores with a mask: scores, mask, and its description."""
     if call.op.name in _BINARY:
         for scores, mask in (call.args, reversed(call.args)):
-            dtype = dtype_name(tensor_type_of(mask).dtype)
+            dtype = dtype_of(mask)
             if dtype in FLOATS:
                 yield scores, mask, Mask(_BINARY[call.op.name], "", dtype)
     elif call.op.name == "relax.where":

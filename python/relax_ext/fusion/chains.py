@@ -13,9 +13,8 @@ Behind sums of integers steps also go to float32 and to integers of few bits (:m
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,6 @@ from topi_ext.fusion import post_ops
 from topi_ext.fusion.anchors import ConvAnchor
 from topi_ext.fusion.chain import Chain as CommonChain
 from topi_ext.fusion.post_ops import COMMUTATIVE, Step, are_integers
-from topi_ext.spec.conv import OPERANDS, Convolution
 from topi_ext.spec.post_ops import PostOp
 
 from ..op.attrs import STOCK, read
@@ -33,12 +31,12 @@ from .constants import DEQUANTIZE, QUANTIZE, value_of
 from .match import Match
 from .matmul import MATMUL
 from .matmul import read as read_product
-from .patterns import Lookup, Readers, Scope, is_operator, number_in
+from .patterns import Function, Lookup, Readers, Scope, is_operator, number_in
 from .quantized import of_bytes, stands_for
 from .resizes import read as read_resize
 from .rows import read as read_rows
 from .transposes import read as read_transpose
-from .views import is_view, shape_of, viewed
+from .views import dtype_of, is_view, shape_of, viewed
 
 R = relax()
 
@@ -62,8 +60,8 @@ _UNARY = {
 class Chain(CommonChain):
     """A chain of calls of Relax."""
 
-    match: Match | None = None
-    lookup: Lookup = {}.get
+    match: Match = field(kw_only=True)
+    lookup: Lookup = field(kw_only=True)
 
     @classmethod
     def begun(cls, match: Match, lookup: Lookup) -> Chain:
@@ -79,31 +77,20 @@ Begin = Callable[[Any, Scope], Match | None]
 
 def chains_of(func: Any, begin: Begin) -> dict[Any, Chain]:
     """Return the chains of a function by their last calls."""
-    bindings = [
-        (binding.var, binding.value)
-        for block in func.body.blocks
-        if isinstance(block, R.DataflowBlock)
-        for binding in block.bindings
-    ]
-    readers: Readers = defaultdict(list)
-    for var, value in bindings:
-        for used in R.analysis.free_vars(value):
-            readers[used].append((var, value))
-    chains, values, ends = {}, dict(bindings), set()
+    function = Function.of(func)
+    values, readers = function.values, function.readers
+    chains, ends = {}, set()
     taken: set[Any] = set()
-
-    def lookup(expr: Any) -> Any:
-        return values.get(expr)
 
     def outside(expr: Any) -> Any:
         return None if expr in ends else values.get(expr)
 
-    scope = Scope(lookup, outside, readers)
-    for var, value in bindings:
+    scope = Scope(function.value, outside, readers)
+    for var, value in values.items():
         match = begin(value, scope) if is_operator(value) else None
         if match is None or not match.is_supported:
             continue
-        chain = Chain.begun(match, lookup)
+        chain = Chain.begun(match, function.value)
         chain.link(var, value)
         _grow(chain, readers, taken)
         chain.simplify()
@@ -167,9 +154,7 @@ def _read_conv(call: Any, lookup: Lookup) -> Match | None:
         return None  # legalization rejects it
     if 0 in conv.shape(conv.result) or conv.n == 0:
         return None
-    dtypes = tuple(conv.dtypes[role] for role in (*OPERANDS[conv.kind], conv.result))
-    problem = Convolution.of(conv.kind, conv.geometry, conv.plain, conv.n, dtypes)
-    match = Match(ConvAnchor(conv.op, problem), tuple(call.args[:2]), tensor_type_of(call))
+    match = Match(ConvAnchor(conv.op, conv.problem), tuple(call.args[:2]), tensor_type_of(call))
     return of_bytes(match, conv, lookup) or match
 
 
@@ -204,7 +189,7 @@ def _extend(chain: Chain, var: Any, call: Any) -> bool:
 def _convert(chain: Chain, var: Any, call: Any) -> bool:
     """Append a call that computes another dtype, where the kernel can."""
     steps = _conversion(chain, call)
-    anchor = chain.anchor.converted(dtype_name(tensor_type_of(call).dtype))
+    anchor = chain.anchor.converted(dtype_of(call))
     if not steps or anchor is None:
         return False
     chain.anchor = anchor
@@ -215,7 +200,7 @@ def _convert(chain: Chain, var: Any, call: Any) -> bool:
 
 def _conversion(chain: Chain, call: Any) -> list[PostOp]:
     """Return the post-ops of a call that computes another dtype; none of other calls."""
-    name, dtype, to = call.op.name, chain.anchor.dtype, dtype_name(tensor_type_of(call).dtype)
+    name, dtype, to = call.op.name, chain.anchor.dtype, dtype_of(call)
     if name == "relax.astype":
         return post_ops.cast(dtype, to)
     if name not in (QUANTIZE, DEQUANTIZE):
@@ -240,9 +225,10 @@ def _steps(chain: Chain, name: str, call: Any) -> list[Step]:
         slope = float(call_attr(call, "alpha")) if name == "relax.nn.leakyrelu" else 0.0
         return [(PostOp(_UNARY[name], value=slope), None)]
     if name == "relax.clip":
-        limits = [_prim_value(one) for one in call.args[1:3]]
-        steps = [] if None in limits else post_ops.clip(*limits, chain.steps)
-        return [(step, None) for step in steps]
+        low, high = (_prim_value(one) for one in call.args[1:3])
+        if low is None or high is None:
+            return []
+        return [(step, None) for step in post_ops.clip(low, high, chain.steps)]
     if name in _LIMITS:
         limit = next((a for a in map(number_in, call.args) if a is not None and a == a), None)
         return [] if limit is None else [(PostOp(_LIMITS[name], value=limit), None)]
@@ -277,12 +263,12 @@ def _binary(op: str, chain: Chain, operand: Any) -> Step | None:
     number = number_in(operand) if known is None else _number_of(known)
     if number is not None:
         step = post_ops.with_number(op, number)
-        return step and (step, None)
-    if not shape or chain.views:
+        return None if step is None else (step, None)
+    step = None if not shape or chain.views else chain.anchor.post_op(op, shape)
+    if step is None:
         return None
-    step = chain.anchor.post_op(op, shape)
-    if step is None or not chain.anchor.sums_integers:
-        return step and (step, operand)
+    if not chain.anchor.sums_integers:
+        return step, operand
     return _stored(step, operand if known is None else np.ascontiguousarray(known), chain.lookup)
 
 
@@ -296,7 +282,7 @@ def _stored(step: PostOp, operand: Any, lookup: Lookup) -> Step:
         return replace(step, dtype=str(operand.dtype)), operand
     found = stands_for(operand, lookup)
     if found is None:
-        return replace(step, dtype=dtype_name(tensor_type_of(operand).dtype)), operand
-    scale = float(found.scale.reshape(()))
-    step = replace(step, dtype=found.dtype, scale=scale, zero_point=found.zero_point)
-    return step, found.tensor
+        return replace(step, dtype=dtype_of(operand)), operand
+    data, scale = found
+    step = replace(step, dtype=data.dtype, scale=scale, zero_point=data.zero_point)
+    return step, data.tensor

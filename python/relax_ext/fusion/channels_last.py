@@ -16,14 +16,14 @@ from typing import Any
 import tvm
 
 from topi_ext import backend
-from topi_ext.compat import constant_value, dtype_name, relax, tensor_type_of
-from topi_ext.spec.conv import OPERANDS, Convolution
+from topi_ext.compat import constant_value, relax
+from topi_ext.spec.conv import Convolution
 from topi_ext.spec.dtypes import byte_width
 
 from ..op.attrs import STOCK, read
 from .constants import parameters_of_load, value_of
-from .patterns import is_operator
-from .views import PERMUTE, shape_of
+from .patterns import Function, is_operator
+from .views import PERMUTE, dtype_of, shape_of
 
 R = relax()
 
@@ -66,8 +66,7 @@ def _functions(module: Any) -> Iterator[tuple[Any, dict[Any, Any]]]:
     """Yield the functions with the values of their variables."""
     for _, func in module.functions_items():
         if isinstance(func, R.Function):
-            blocks = [block for block in func.body.blocks if isinstance(block, R.DataflowBlock)]
-            yield func, {one.var: one.value for block in blocks for one in block.bindings}
+            yield func, Function.of(func).values
 
 
 def _calls(module: Any) -> Iterator[Any]:
@@ -79,7 +78,7 @@ def _is_tried(call: Any) -> bool:
     """Return whether a call is a half-precision convolution with channels first."""
     if str(call.op.name) not in LAYOUTS:
         return False
-    is_half = dtype_name(tensor_type_of(call.args[0]).dtype) in HALVES
+    is_half = dtype_of(call.args[0]) in HALVES
     return is_half and str(call.attrs["data_layout"]) == "NCHW"
 
 
@@ -92,9 +91,9 @@ def _work(module: Any, packs_parameters: bool) -> tuple[list[Convolution], list[
             if call.op.name in STOCK:
                 problems += _problem(call, loaded)
             elif call.op.name == PERMUTE and not _is_known(call.args[0], values, loaded):
-                sizes = (size if isinstance(size, int) else NOMINAL_SIZE for size in shape_of(call))
-                width = byte_width(dtype_name(tensor_type_of(call).dtype))
-                transposed.append(prod(sizes) * width)
+                shape = shape_of(call) or ()
+                sizes = (size if isinstance(size, int) else NOMINAL_SIZE for size in shape)
+                transposed.append(prod(sizes) * byte_width(dtype_of(call)))
     return problems, transposed
 
 
@@ -107,7 +106,5 @@ def _problem(call: Any, loaded: set[Any]) -> list[Convolution]:
     conv = read(call)
     if conv is None or conv.geometry is None or conv.is_blocked or "" in conv.dtypes.values():
         return []
-    dtypes = tuple(conv.dtypes[role] for role in (*OPERANDS[conv.kind], conv.result))
     is_packed = call.args[1] in loaded or constant_value(call.args[1]) is not None
-    problem = Convolution.of(conv.kind, conv.geometry, conv.plain, conv.n, dtypes)
-    return [replace(problem, prepacked=is_packed)]
+    return [replace(conv.problem, prepacked=is_packed)]

@@ -22,7 +22,7 @@ from topi_ext.compat import (
 )
 
 from .patterns import Lookup, is_operator
-from .views import PERMUTE, RESHAPES
+from .views import PERMUTE, RESHAPES, dtype_of
 
 R = relax()
 
@@ -107,9 +107,15 @@ def along(values: np.ndarray, axis: int, rank: int) -> np.ndarray:
     return values.reshape([-1 if a == axis % rank else 1 for a in range(rank)])
 
 
+def _values(call: Any, lookup: Lookup) -> list[np.ndarray] | None:
+    """Return the values of all operands of a call, or None where one is not known."""
+    values = [value for one in call.args if (value := value_of(one, lookup)) is not None]
+    return values if len(values) == len(call.args) else None
+
+
 def _calculated(call: Any, lookup: Lookup) -> np.ndarray | None:
-    values = [value_of(one, lookup) for one in call.args]
-    if any(value is None or value.dtype.kind not in "iuf" for value in values):
+    values = _values(call, lookup)
+    if values is None or any(value.dtype.kind not in "iuf" for value in values):
         return None
     if call.op.name in ("relax.divide", "relax.sqrt") and values[0].dtype.kind != "f":
         return None  # of integers TVM truncates
@@ -118,9 +124,8 @@ def _calculated(call: Any, lookup: Lookup) -> np.ndarray | None:
 
 
 def _dequantized(call: Any, lookup: Lookup) -> np.ndarray | None:
-    values = [value_of(one, lookup) for one in call.args]
-    is_float = dtype_name(tensor_type_of(call).dtype) == "float32"
-    if not is_float or any(value is None for value in values):
+    values = _values(call, lookup)
+    if values is None or dtype_of(call) != "float32":
         return None
     data, scale, zero = values
     axis = int(call_attr(call, "axis"))

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from topi_ext.compat import relax
 
@@ -40,16 +41,16 @@ def fuse_kernels(module: Any, packs_parameters: bool = False) -> Any:
     tvm.IRModule
     """
     for begin in (read_attention, products_and_rows, transposes):
-        mutator = _Fuser(module, begin, packs_parameters)
+        fuser = _Fuser(module, begin, packs_parameters)
         for name, func in list(module.functions_items()):
             if isinstance(func, R.Function):
-                mutator.rewrite(name, func)
-        module = mutator.builder_.get()
+                fuser.rewrite(name, func)
+        module = fuser.builder_.get()
     return module
 
 
-@R.expr_functor.mutator
-class _Fuser(R.PyExprMutator):
+@mutator
+class _Fuser(PyExprMutator):  # type: ignore[misc]
     """Replaces the last call of each chain; the others are dead then."""
 
     def __init__(self, module: Any, begin: Begin, packs_parameters: bool) -> None:

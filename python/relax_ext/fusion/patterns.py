@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from math import inf
 from typing import Any, NamedTuple
@@ -18,6 +19,42 @@ Lookup = Callable[[Any], Any]
 
 Readers = dict[Any, list[tuple[Any, Any]]]
 """By value, the values that are computed from it, each with its call."""
+
+
+class Function(NamedTuple):
+    """Values of the dataflow blocks of a function.
+
+    Attributes
+    ----------
+    values : dict
+        The value of each variable, in order.
+    readers : Readers
+        By variable, the variables whose values read it, each with its value.
+    """
+
+    values: dict[Any, Any]
+    readers: Readers
+
+    @classmethod
+    def of(cls, func: Any) -> Function:
+        """Return the values of a function."""
+        blocks = [block for block in func.body.blocks if isinstance(block, R.DataflowBlock)]
+        values = {one.var: one.value for block in blocks for one in block.bindings}
+        readers: Readers = defaultdict(list)
+        for var, value in values.items():
+            for used in R.analysis.free_vars(value):
+                readers[used].append((var, value))
+        return cls(values, readers)
+
+    def value(self, expr: Any) -> Any:
+        """Return the value of a variable, or None."""
+        return self.values.get(expr)
+
+    def only_read_by(self, expr: Any, reader: Any) -> Any:
+        """Return the value of a variable that nothing but a call reads, else None."""
+        reads = [value for _, value in self.readers.get(expr, ())]
+        is_inside = isinstance(expr, R.DataflowVar) and len(reads) == 1
+        return self.value(expr) if is_inside and reads[0].same_as(reader) else None
 
 
 class Scope(NamedTuple):

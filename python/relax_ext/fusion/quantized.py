@@ -15,6 +15,7 @@ import numpy as np
 
 from topi_ext import backend
 from topi_ext.compat import call_attr, dtype_name, relax, tensor_type_of
+from topi_ext.fusion.anchors import ConvAnchor
 from topi_ext.fusion.post_ops import Step, is_normal, multiplied
 from topi_ext.spec.conv import QUANTIZED
 from topi_ext.spec.post_ops import PostOp
@@ -24,7 +25,7 @@ from ..target import target_of
 from .constants import DEQUANTIZE, along, call_of, value_of, viewed
 from .match import Match
 from .patterns import Lookup
-from .views import PERMUTE, RESHAPES
+from .views import PERMUTE, RESHAPES, dtype_of
 
 R = relax()
 
@@ -76,7 +77,7 @@ def of_bytes(match: Match, conv: Conv, lookup: Lookup) -> Match | None:
         return None
     steps: list[Step] = []
     dtype = conv.dtypes[conv.result]
-    if data.scale is not None:
+    if data.scale is not None and weight.scale is not None:
         factor = _factor(conv, data.scale, weight.scale)
         if factor is None or dtype != "float32":
             return None
@@ -84,9 +85,8 @@ def of_bytes(match: Match, conv: Conv, lookup: Lookup) -> Match | None:
     elif dtype != "int32":
         return None
     dtypes = data.dtype, weight.dtype, dtype
-    base = replace(match.anchor.base, dtypes=dtypes, zero_points=zero_points)
-    anchor = replace(match.anchor, base=base)
-    return Match(anchor, (data.tensor, weight.tensor), match.type, steps)
+    base = replace(conv.problem, dtypes=dtypes, zero_points=zero_points)
+    return Match(ConvAnchor(conv.op, base), (data.tensor, weight.tensor), match.type, steps)
 
 
 def _operand(expr: Any, lookup: Lookup) -> Bytes | None:
@@ -106,7 +106,7 @@ def _operand(expr: Any, lookup: Lookup) -> Bytes | None:
 
 
 def _plain(expr: Any) -> Bytes | None:
-    dtype = dtype_name(tensor_type_of(expr).dtype)
+    dtype = dtype_of(expr)
     return Bytes(expr, dtype, 0, None) if dtype in QUANTIZED else None
 
 
@@ -117,7 +117,7 @@ def _dequantized(call: Any, views: list[Any], lookup: Lookup) -> Bytes | None:
     if scale is None or zero_point is None or dtype_name(found.dtype) not in QUANTIZED:
         return None
     zero = _one_of(zero_point, dtype_name(found.dtype))
-    if zero is None or found.ndim < 1 or dtype_name(tensor_type_of(call).dtype) != "float32":
+    if zero is None or found.ndim < 1 or dtype_of(call) != "float32":
         return None
     scale = along(scale, int(call_attr(call, "axis")), found.ndim).astype("float32")
     if not views:
@@ -127,9 +127,10 @@ def _dequantized(call: Any, views: list[Any], lookup: Lookup) -> Bytes | None:
         return None
     scale = np.broadcast_to(scale, array.shape)
     for view in views:
-        array, scale = viewed(array, view), viewed(scale, view)
-        if array is None:
+        shaped, scales = viewed(array, view), viewed(scale, view)
+        if shaped is None or scales is None:
             return None
+        array, scale = shaped, scales
     return Bytes(R.const(np.ascontiguousarray(array)), str(array.dtype), zero, scale)
 
 
@@ -137,10 +138,12 @@ def _difference(call: Any, lookup: Lookup) -> Bytes | None:
     """Return an operand that is cast to int16 and has its zero point subtracted."""
     cast, zero_point = call_of(call.args[0], lookup), value_of(call.args[1], lookup)
     is_cast = cast is not None and cast.op.name == "relax.astype"
-    if not is_cast or zero_point is None or dtype_name(tensor_type_of(call).dtype) != "int16":
+    if not is_cast or zero_point is None or dtype_of(call) != "int16":
         return None
     operand = _plain(cast.args[0])
-    zero = None if operand is None else _one_of(zero_point, operand.dtype)
+    if operand is None:
+        return None
+    zero = _one_of(zero_point, operand.dtype)
     return None if zero is None else operand._replace(zero_point=zero)
 
 
@@ -165,17 +168,19 @@ def _factor(conv: Conv, data: np.ndarray, weight: np.ndarray) -> np.ndarray | No
         weight = weight.reshape(weight.shape[0], -1)
         if np.any(weight != weight[:, :1]):
             return None
-        weight = np.tile(weight[:, 0], conv.geometry.groups if is_transposed else 1)
+        weight = np.tile(weight[:, 0], conv.known_geometry.groups if is_transposed else 1)
     factor = data.astype("float64").reshape(-1) * weight.astype("float64").reshape(-1)
     return factor if is_normal(factor) else None
 
 
-def stands_for(expr: Any, lookup: Lookup) -> Bytes | None:
-    """Return the bytes, with one scale, that the operand of a step is dequantized from; None of
-    others.
+def stands_for(expr: Any, lookup: Lookup) -> tuple[Bytes, float] | None:
+    """Return the bytes that the operand of a step is dequantized from, and their one scale; None
+    for other operands.
     """
     call = call_of(expr, lookup)
     if call is None or call.op.name != DEQUANTIZE:
         return None
     found = _dequantized(call, [], lookup)
-    return found if found is not None and found.scale.size == 1 else None
+    if found is None or found.scale is None or found.scale.size != 1:
+        return None
+    return found, float(found.scale.reshape(()))

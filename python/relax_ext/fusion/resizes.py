@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from topi_ext.compat import call_attr, dtype_name, tensor_type_of
+from topi_ext.compat import call_attr, tensor_type_of
 from topi_ext.fusion.resizes import ResizeAnchor
 
 from .match import Match
-from .views import shape_of
+from .views import dtype_of, shape_of
 
 _METHOD = "method", "coordinate_transformation_mode", "rounding_method"
 
@@ -20,11 +20,12 @@ def read(call: Any) -> Match | None:
         return None
     tensors = call.args[0], call
     before, after = (shape_of(one) for one in tensors)
+    method, mode, rounding = (str(call_attr(call, name)) for name in _METHOD)
     anchor = ResizeAnchor.of(
         before or (),
         after or (),
-        [dtype_name(tensor_type_of(one).dtype) for one in tensors],
+        [dtype_of(one) for one in tensors],
         str(call_attr(call, "layout")),
-        tuple(str(call_attr(call, name)) for name in _METHOD),
+        (method, mode, rounding),
     )
-    return anchor and Match(anchor, (call.args[0],), tensor_type_of(call))
+    return None if anchor is None else Match(anchor, (call.args[0],), tensor_type_of(call))

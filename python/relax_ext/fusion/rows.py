@@ -14,7 +14,7 @@ from topi_ext.spec.rowwise import MASKED_SOFTMAX
 
 from .match import Match
 from .patterns import Lookup, masked_softmax, named
-from .views import are_same, shape_of
+from .views import are_same, dtype_of, shape_of
 
 
 def read(call: Any, lookup: Lookup) -> Match | None:
@@ -38,9 +38,11 @@ def read(call: Any, lookup: Lookup) -> Match | None:
         return None  # `where` broadcasts it
     axis = int(call_attr(softmax, "axis")) % len(shape)
     anchor = rows.softmax(_short(softmax), shape, axis, _dtypes(softmax))
-    if anchor and softmax is not call:
+    if anchor is None:
+        return None
+    if softmax is not call:
         anchor = replace(anchor, op=MASKED_SOFTMAX)
-    return anchor and Match(anchor, (softmax.args[0],), tensor_type_of(softmax))
+    return Match(anchor, (softmax.args[0],), tensor_type_of(softmax))
 
 
 def _read_norm(call: Any, shape: Sequence[Any]) -> Match | None:
@@ -85,5 +87,5 @@ def _short(call: Any) -> str:
 
 def _dtypes(call: Any) -> tuple[str, str]:
     """Return the dtypes of the operand and of the result."""
-    given, result = (dtype_name(tensor_type_of(one).dtype) for one in (call.args[0], call))
+    given, result = (dtype_of(one) for one in (call.args[0], call))
     return given, result

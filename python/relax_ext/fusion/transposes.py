@@ -19,4 +19,4 @@ def read(call: Any) -> Match | None:
         return None
     found = tensor_type_of(call)
     anchor = TransposeAnchor.of(shape, order_of(call, len(shape)), dtype_name(found.dtype))
-    return anchor and Match(anchor, (call.args[0],), found)
+    return None if anchor is None else Match(anchor, (call.args[0],), found)

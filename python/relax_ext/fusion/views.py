@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from topi_ext.compat import call_attr, known_shape, relax, same_size, tensor_type_of
+from topi_ext.compat import call_attr, dtype_name, known_shape, relax, same_size, tensor_type_of
 from topi_ext.fusion.anchors import Anchor
 
 R = relax()
@@ -20,8 +20,8 @@ PERMUTE = "relax.permute_dims"
 def is_view(call: Any) -> bool:
     """Return whether a call reshapes, transposes, or broadcasts to the same shape."""
     if call.op.name == "relax.broadcast_to":
-        before, after = shape_of(call.args[0]), shape_of(call)
-        return before is not None and are_same(before, after)
+        shapes = shapes_of(call.args[0], call)
+        return shapes is not None and are_same(*shapes)
     return call.op.name in (*RESHAPES, PERMUTE)
 
 
@@ -45,6 +45,24 @@ def shape_of(expr: Any) -> tuple[Any, ...] | None:
     """Return the shape of a tensor, or None where it is not known."""
     tensor = tensor_type_of(expr)
     return None if tensor is None else known_shape(tensor.shape)
+
+
+def sizes_of(tensor: Any) -> tuple[Any, ...]:
+    """Return the shape of a tensor, which is known."""
+    shape = shape_of(tensor)
+    assert shape is not None
+    return shape
+
+
+def shapes_of(*tensors: Any) -> list[tuple[Any, ...]] | None:
+    """Return the shapes of tensors, or None where one is not known."""
+    shapes = [shape for shape in map(shape_of, tensors) if shape is not None]
+    return shapes if len(shapes) == len(tensors) else None
+
+
+def dtype_of(tensor: Any) -> str:
+    """Return the dtype of a tensor."""
+    return dtype_name(tensor_type_of(tensor).dtype)
 
 
 def reshaped(builder: Any, tensor: Any, shape: Sequence[Any]) -> Any:

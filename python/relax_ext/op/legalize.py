@@ -19,7 +19,7 @@ from topi_ext.compat import (
     tensor_type_of,
     tir,
 )
-from topi_ext.spec.conv import OPERANDS, Convolution
+from topi_ext.spec.conv import OPERANDS
 from topi_ext.spec.dtypes import accumulator
 from topi_ext.spec.geometry import Geometry, fail
 from topi_ext.target import advise
@@ -47,10 +47,8 @@ def legalize(bb: Any, call: Any, stock: Any) -> Any:
     operands = list(call.args[:2])
     target = target_of(found)
     advise("relax_ext", target)
-    first, second, result = (conv.dtypes[role] for role in OPERANDS[conv.kind] + conv.result)
-    dtypes = (first, second, result)
-    accumulator(conv.op, *dtypes)  # rejects unknown types
-    problem = Convolution.of(conv.kind, conv.known_geometry, conv.plain, conv.n, dtypes)
+    problem = conv.problem
+    accumulator(conv.op, *problem.dtypes)  # rejects unknown types
     func = backend.build(problem, target)
     if func is not None:
         return R.call_tir(bb.add_func(func, conv.op), operands, found)

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 from tvm.relax.frontend.torch import exported_program_translator as translator
 
 from topi_ext.compat import dtype_name, known_shape, relax, same_size, shape_type, type_of
@@ -70,7 +71,7 @@ class AtenImporter(translator.ExportedProgramImporter):  # type: ignore[misc]
         value = node.meta.get("val")
         if isinstance(value, SYMBOLIC):
             return _why_not_symbolic(node, value)
-        if node.target is not operator.getitem and not self._knows(node):
+        if node.target is not operator.getitem and self._overload(node) is None:
             return "no converter"
         operands = [n.meta.get("val") for n in node.all_input_nodes]
         for leaf in leaves([value, *operands]):
@@ -149,10 +150,12 @@ class AtenImporter(translator.ExportedProgramImporter):  # type: ignore[misc]
                 return float_scalar(self.block_builder, value, self.symbols)
         return super()._retrieve_args(node)
 
-    def _knows(self, node: fx.Node) -> bool:
-        name = getattr(node.target, "__name__", "")
-        is_operator = isinstance(node.target, torch._ops.OpOverload)
-        return is_operator and node.target.namespace in ("aten", "prims") and name in CONVERTERS
+    def _overload(self, node: fx.Node) -> OpOverload | None:
+        """Return the operator of a node, if it has a converter."""
+        target = node.target
+        if not isinstance(target, OpOverload) or target.namespace not in ("aten", "prims"):
+            return None
+        return target if target.__name__ in CONVERTERS else None
 
     def _parameter(self, node: fx.Node) -> Any:
         value = node.meta["val"]
@@ -177,20 +180,23 @@ class AtenImporter(translator.ExportedProgramImporter):  # type: ignore[misc]
                 return self._item(node)
             if isinstance(value, torch.SymFloat):
                 return float_scalar(self.block_builder, value, self.symbols)
-            if not self._knows(node):
+            overload = self._overload(node)
+            if overload is None:
                 raise Unsupported(node, "no converter")
-            call, convert = Call(self, node), CONVERTERS[node.target.__name__]
-            return self._results(call, convert(call))
+            call = Call(self, node, overload)
+            return self._results(call, CONVERTERS[overload.__name__](call))
         except Unsupported:
             raise
         except Exception as error:  # any error of a converter of TVM
             raise Unsupported(node, one_line(error, 200)) from error
 
     def _item(self, node: fx.Node) -> Any:
-        several, index = self.env[node.args[0]], node.args[1]
-        item = several[index] if isinstance(several, (list, tuple)) else None
+        source, index = node.args
+        several = self.env[source]
+        is_one = isinstance(several, (list, tuple)) and isinstance(index, int)
+        item = several[index] if is_one else None
         if item is None:
-            raise Unsupported(node.args[0], f"result {index} is not imported")
+            raise Unsupported(source, f"result {index} is not imported")
         return item
 
     def _results(self, call: Call, result: Any) -> Any:

@@ -29,16 +29,16 @@ def converters() -> dict[str, Converter]:
 
 def _forward(call: Call) -> Any:
     mask, attributes = _read(call)
-    operands = [_turned(call, call[name]) for name in ("query", "key", "value")]
-    both = call.emit(attention_sums(*operands, mask, **attributes))
+    q, k, v = (_turned(call, call[name]) for name in ("query", "key", "value"))
+    both = call.emit(attention_sums(q, k, v, mask, **attributes))
     return [_turned(call, R.TupleGetItem(both, number)) for number in range(2)]
 
 
 def _backward(call: Call) -> Any:
     mask, attributes = _read(call)
     operands = [_turned(call, call[name]) for name in ("query", "key", "value")]
-    others = [_turned(call, call[name]) for name in ("out", "grad_out", "logsumexp")]
-    gradients = call.emit(attention_grad(operands, *others, mask, **attributes))
+    y, dy, sums = (_turned(call, call[name]) for name in ("out", "grad_out", "logsumexp"))
+    gradients = call.emit(attention_grad(operands, y, dy, sums, mask, **attributes))
     return [_turned(call, R.TupleGetItem(gradients, number)) for number in range(3)]
 
 

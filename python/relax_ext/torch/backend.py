@@ -108,13 +108,15 @@ def _compiler(kind: str, options: Options, unordered: set[str]) -> Callable[...,
 
 
 def _boxed(forward: Callable[..., Any]) -> Callable[[list[Any]], Any]:
+    """Return a graph that takes a list of arguments, and clears it."""
+
     def run(arguments: list[Any]) -> Any:
         given = list(arguments)
         arguments.clear()  # so that each is freed after its last use
         with torch.no_grad():
             return forward(*given)
 
-    run._boxed_call = True
+    vars(run)["_boxed_call"] = True  # PyTorch copies attributes of functions only
     return run
 
 

@@ -12,9 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import fx
+from torch._ops import OpOverload
 
 from topi_ext.compat import call_attr, dtype_name, known_shape, relax, type_of
 
+from ..fusion.views import are_same
 from ..gradients import GRADIENTS
 from ..importers.torch_arguments import arguments, torch_dtype_name
 from .scalars import scalar
@@ -50,17 +52,21 @@ class Call:
     ----------
     importer : AtenImporter
     node : torch.fx.Node
+    overload : torch._ops.OpOverload
+        The operator.
     value : object
         Result of PyTorch's fake execution: a fake tensor, or a tuple of them.
     """
 
-    def __init__(self, importer: Any, node: fx.Node) -> None:
+    def __init__(self, importer: Any, node: fx.Node, overload: OpOverload) -> None:
         self.importer = importer
-        self.node = node
+        self.node, self.overload = node, overload
         self.value = node.meta["val"]
         self._given = arguments(importer, node)
-        schema = node.target._schema.arguments
-        self._nodes = dict(zip((a.name for a in schema), node.args)) | dict(node.kwargs)
+        schema = overload._schema.arguments
+        self._nodes: dict[str, Any] = dict(zip((a.name for a in schema), node.args)) | dict(
+            node.kwargs
+        )
 
     def __getitem__(self, name: str) -> Any:
         """Return an argument by its name in the schema: an expression, a number, a list, None."""
@@ -88,13 +94,13 @@ class Call:
 
     def stock(self) -> Any:
         """Convert by TVM's importer with the corrections of :mod:`relax_ext.importers`."""
-        return self.importer.convert_map[self.node.target.__name__](self.node)
+        return self.importer.convert_map[self.overload.__name__](self.node)
 
     @property
     def used(self) -> set[int]:
         """Return which of several results other nodes read."""
         users = (user for user in self.node.users if user.target is operator.getitem)
-        return {user.args[1] for user in users}
+        return {index for user in users if isinstance(index := user.args[1], int)}
 
     # ------------------------------------------------------------ shapes and dtypes
 
@@ -136,12 +142,14 @@ class Call:
         return self.cast(operand, dtype)
 
     def reshape(self, x: Any, sizes: Sequence[Any]) -> Any:
-        """Return a tensor in another shape; one without elements is created anew.
+        """Return a tensor in another shape, itself if it has it; one without elements is created.
 
         ``relax.reshape`` reads a 0 as "the size of the operand".
         """
         if 0 in [size for size in sizes if isinstance(size, int)]:
             return self.emit(R.op.zeros(R.ShapeExpr(sizes), dtype_of(x)))
+        if are_same(shape_of(x), list(sizes)):
+            return x
         return self.emit(R.op.reshape(x, R.ShapeExpr(sizes)))
 
     def permuted(self, x: Any, axes: Sequence[int]) -> Any:

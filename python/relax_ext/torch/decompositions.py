@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from functools import partial, wraps
 from typing import Any
@@ -105,7 +106,7 @@ def _whole(overload: Any, apart: Any, image: Any, output_size: Any, *rest: Any) 
 
 def _times(size: Any, factor: float) -> Any:
     """Return a size times a factor, rounded down; a whole factor needs no floats."""
-    return size * int(factor) if factor == int(factor) else torch.sym_int(size * factor)
+    return size * int(factor) if factor == int(factor) else math.floor(size * factor)
 
 
 @contextlib.contextmanager

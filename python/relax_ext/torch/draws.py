@@ -111,7 +111,7 @@ def _replace_dropout(graph: fx.Graph, node: fx.Node) -> None:
     The result is bitwise that of PyTorch outside of graphs.
     """
     x, p, trains = (*node.args, True)[:3]
-    if trains is False or p == 0:
+    if trains is False or not isinstance(p, (int, float)) or p == 0:
         return
     value = node.meta["val"][0]
     with graph.inserting_before(node):
@@ -123,9 +123,9 @@ def _replace_dropout(graph: fx.Graph, node: fx.Node) -> None:
         factor = float(arithmetic(1) / arithmetic(1 - p)) if p < 1 else 0.0
         numbers = call(aten._to_copy.default, (mask,), value, dtype=value.dtype)
         scaled = call(aten.mul.Tensor, (numbers, factor), value)
-        results = call(aten.mul.Tensor, (x, scaled), value), mask
+        product = call(aten.mul.Tensor, (x, scaled), value)
     for result in list(node.users):
-        result.replace_all_uses_with(results[result.args[1]])
+        result.replace_all_uses_with(product if result.args[1] == 0 else mask)
         graph.erase_node(result)
     graph.erase_node(node)
 

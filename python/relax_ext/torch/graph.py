@@ -139,8 +139,9 @@ class GraphCompiler:
 def _has_own_order(node: fx.Node) -> bool:
     """Return whether a value has the strides that PyTorch states without a copy: a view, or a
     result of attention."""
-    is_result = node.target is operator.getitem
-    return is_view(node) or (is_result and packet_of(node.args[0]) in attention.OPERATORS)
+    source = node.args[0] if node.target is operator.getitem else None
+    is_attention = isinstance(source, fx.Node) and packet_of(source) in attention.OPERATORS
+    return is_attention or is_view(node)
 
 
 def refused_nodes(node: Any, piece: Piece) -> list[fx.Node]:

@@ -142,12 +142,11 @@ class _Copy:
 
     def operand(self, node: fx.Node) -> fx.Node:
         """Return the argument for an input, in memory order."""
-        order, value = self.order(node), node.meta["val"]
-        permutation = _permutation(order)
-        argument = self._placeholder(node, value.permute(order) if permutation else value)
+        permutation, value = _permutation(self.order(node)), node.meta["val"]
+        argument = self._placeholder(node, value.permute(permutation) if permutation else value)
         self._values[node] = argument
         if permutation:
-            self._values[node] = self._transposed(argument, inverse(order), value)
+            self._values[node] = self._transposed(argument, inverse(permutation), value)
         return argument
 
     def body(self) -> None:
@@ -158,10 +157,8 @@ class _Copy:
 
     def result(self, node: fx.Node) -> fx.Node:
         """Return the value that is returned for an output, in memory order."""
-        order = self.order(node)
-        if not _permutation(order):
-            return self._values[node]
-        return self._transposed(self._values[node], order, node.meta["val"].permute(order))
+        order, value = _permutation(self.order(node)), self._values[node]
+        return self._transposed(value, order, node.meta["val"].permute(order)) if order else value
 
     def order(self, node: fx.Node) -> Order | None:
         """Return the order of a value in memory, None if it is not dense."""

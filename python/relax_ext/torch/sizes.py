@@ -92,11 +92,9 @@ def _converted(expr: Any, symbols: Mapping[str, Any]) -> Any:
         base, exponent = expr.args
         if isinstance(exponent, sympy.Integer) and 0 < int(exponent) <= 8:
             return math.prod([_converted(base, symbols)] * int(exponent))
+    convert = _FUNCTIONS.get(name)
     if name in _ROUNDED_QUOTIENTS and type(expr.args[0]).__name__ == "IntTrueDiv":
-        expr = expr.args[0]
-        convert = _ROUNDED_QUOTIENTS[name]
-    else:
-        convert = _FUNCTIONS.get(name)
+        expr, convert = expr.args[0], _ROUNDED_QUOTIENTS[name]
     if convert is None:
         raise ValueError(f"size {expr} is a function {name}, which has no counterpart")
     return convert(*(_converted(argument, symbols) for argument in expr.args))

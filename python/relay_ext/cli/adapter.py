@@ -36,7 +36,8 @@ def from_tflite(model: Any, inputs: Mapping[str, Any]) -> Any:
     """Relay module of a TFLite model, by TVM's importer."""
     shapes = {name: tuple(t.shape) for name, t in inputs.items()}
     with in_errors():
-        return bound(*relay().frontend.from_tflite(model, shapes), inputs)
+        mod, params = relay().frontend.from_tflite(model, shapes)
+        return bound(mod, params, inputs)
 
 
 class RelayCompiled(Compiled):

@@ -71,4 +71,5 @@ def _to_relay(model: Any, inputs: Mapping[str, Any]) -> Any:
     shapes = {name: tuple(t.shape) for name, t in inputs.items()}
     layout = next((LAYOUTS[len(s)] for s in shapes.values() if len(s) in LAYOUTS), "NHWC")
     with in_errors():
-        return bound(*relay().frontend.from_keras(model, shapes, layout=layout), inputs)
+        mod, params = relay().frontend.from_keras(model, shapes, layout=layout)
+        return bound(mod, params, inputs)

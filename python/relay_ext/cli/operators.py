@@ -36,11 +36,12 @@ def find(mod: Any) -> Counter[Operator]:
 
 def _operator(call: Any) -> Operator:
     a, types = call.attrs, [e.checked_type for e in (*call.args[:2], call)]
+    first, second, result = (str(t.dtype) for t in types)
     return Operator.of(
         call.op.name.removeprefix("nn."),
         a,
         [tuple(int(size) for size in t.shape) for t in types[:2]],
-        tuple(str(t.dtype) for t in types),
+        (first, second, result),
         (str(a.data_layout), str(a.kernel_layout), str(a.out_layout or a.data_layout)),
     )
 

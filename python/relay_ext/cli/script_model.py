@@ -65,7 +65,8 @@ def _to_relay(module: Any, inputs: Mapping[str, Any]) -> Any:
         (key, (tuple(t.shape), str(t.dtype).removeprefix("torch."))) for key, t in inputs.items()
     ]
     with in_errors():
-        return bound(*relay().frontend.from_pytorch(module, shapes), inputs)
+        mod, params = relay().frontend.from_pytorch(module, shapes)
+        return bound(mod, params, inputs)
 
 
 def _dtype(module: Any) -> Any:

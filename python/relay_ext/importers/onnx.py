@@ -64,21 +64,23 @@ def _padded(module: ModuleType, path: str) -> Convert:
         inputs, attr = type(inputs)(inputs), dict(attr)
         while inputs and inputs[-1] is None:  # an optional input, named ""
             inputs.pop()
-        shapes = [module.infer_shape(inputs[at]) for at in (0, weight_at)]
+        data, weight = (module.infer_shape(inputs[at]) for at in (0, weight_at))
         if attr.get("channels_last", 0):
-            shapes[0] = (shapes[0][0], shapes[0][-1], *shapes[0][1:-1])
-        _state_padding(class_name, *shapes, attr)
+            data = (data[0], data[-1], *data[1:-1])
+        _state_padding(class_name, data, weight, attr)
         if class_name != "ConvInteger" and len(inputs) > bias_at:
-            _check_bias(class_name, module.infer_shape(inputs[bias_at]), shapes[1], attr)
+            _check_bias(class_name, module.infer_shape(inputs[bias_at]), weight, attr)
         # TVM's own takes two axes only, and channels first.
-        if integers and (len(shapes[0]) != 4 or attr.get("channels_last", 0)):
+        if integers and (len(data) != 4 or attr.get("channels_last", 0)):
             return integers(module, inputs, attr, params)
         return stock(cls, inputs, attr, params)
 
     return convert
 
 
-def _state_padding(op: str, data: Sequence[Any], weight: Sequence[Any], attr: dict) -> None:
+def _state_padding(
+    op: str, data: Sequence[Any], weight: Sequence[Any], attr: dict[str, Any]
+) -> None:
     """SAME and ``output_shape`` as ``pads`` and ``output_padding``, in `attr`.
 
     TVM's own rules take every kernel to be as long as the stride, and split an odd border the
@@ -111,7 +113,7 @@ def _state_padding(op: str, data: Sequence[Any], weight: Sequence[Any], attr: di
         attr["output_padding"] = list(stated["output_padding"])
 
 
-def _check_bias(op: str, bias: Sequence[Any], weight: Sequence[Any], attr: dict) -> None:
+def _check_bias(op: str, bias: Sequence[Any], weight: Sequence[Any], attr: dict[str, Any]) -> None:
     """Raise if a bias is not one number per output channel."""
     if not (_are_known(bias) and _are_known(weight)):
         return
@@ -156,7 +158,12 @@ def _qlinear_conv(module: ModuleType, inputs: Any, attr: dict[str, Any], params:
 
 
 def _integer_convolution(
-    module: ModuleType, data: Any, weight: Any, data_zero: Any, weight_zero: Any, attr: dict
+    module: ModuleType,
+    data: Any,
+    weight: Any,
+    data_zero: Any,
+    weight_zero: Any,
+    attr: dict[str, Any],
 ) -> Any:
     shape = [int(size) for size in module.infer_shape(weight)]
     rank = len(shape) - 2

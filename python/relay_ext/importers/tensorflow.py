@@ -49,9 +49,10 @@ def _converter(name: str) -> Callable[..., Any]:
         data, weight = inputs[2] if is_transposed else inputs[0], inputs[1]
         layout = (attr.get("data_format") or b"").decode() or data_layout(rank, False)
         is_first = is_channels_first(layout)
-        filters = _shape(weight, mod)
-        if None in filters:
-            raise fail(name, f"filter shape {filters} must be known at import")
+        stated = _shape(weight, mod)
+        filters = _known(stated)
+        if filters is None:
+            raise fail(name, f"filter shape {stated} must be known at import")
         shape = _channels_last(_shape(data, mod), is_first)
         wanted: Sizes = ()
         if is_transposed:
@@ -100,14 +101,20 @@ def _call(attr: dict[str, Any], kernel: Sizes, sizes: Sizes, wanted: Sizes, is_f
         arguments["output_shape"] = wanted
     else:
         sizes = _without_free(sizes, strides)
-    size = None if None in sizes else sizes
-    return read("tensorflow", "conv_transpose" if wanted else "conv", size=size, **arguments)
+    kind = "conv_transpose" if wanted else "conv"
+    return read("tensorflow", kind, size=_known(sizes), **arguments)
 
 
 def _shape(expr: Any, mod: Any) -> Sizes:
     """Return the shape, with None for sizes that are known only at run time."""
     found = R.frontend.common.infer_shape(expr, mod)
     return tuple(int(size) if isinstance(size, int) else None for size in found)
+
+
+def _known(sizes: Sizes) -> tuple[int, ...] | None:
+    """Return sizes that are known at import, or None if one is not."""
+    known = tuple(size for size in sizes if size is not None)
+    return known if len(known) == len(sizes) else None
 
 
 def _channels_last(values: Sequence[Any], is_first: bool) -> tuple[Any, ...]:

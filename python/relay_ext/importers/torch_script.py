@@ -34,7 +34,7 @@ def simplified(module: Any, input_infos: Any) -> Any:
     examples = _examples(input_infos)
     if (
         not isinstance(module, torch.jit.ScriptModule)
-        or isinstance(module, torch.jit.TopLevelTracedModule)
+        or isinstance(module, torch.jit._trace.TopLevelTracedModule)
         or getattr(module, "training", False)
         or examples is None
         or "quantized::" in str(module.inlined_graph)
@@ -63,7 +63,7 @@ def simplified(module: Any, input_infos: Any) -> Any:
 def _simplify(graph: Any) -> None:
     import torch
 
-    passes = torch._C
+    passes: Any = torch._C  # its stub lacks some passes
 
     before = None
     while before != (before := str(graph)):  # each decided branch may show the next one's shapes

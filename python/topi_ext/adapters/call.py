@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..compat import simplify
-from ..spec.conv import RESULT
+from ..spec.conv import OPERANDS, RESULT, Convolution
 from ..spec.geometry import Geometry
 from ..spec.layout import Layout, Layouts
 
@@ -58,6 +58,13 @@ class Call:
         if self.geometry is None:
             raise ValueError(f"{self.op}: the shapes of its operands must be known")
         return self.geometry
+
+    @property
+    def problem(self) -> Convolution:
+        """The convolution, whose shapes and dtypes must be known, without post-ops."""
+        first, second, result = (self.dtypes[role] for role in OPERANDS[self.kind] + self.result)
+        dtypes = (first, second, result)
+        return Convolution.of(self.kind, self.known_geometry, self.plain, self.n, dtypes)
 
     def shape(self, role: str) -> tuple[Any, ...]:
         """Return the shape of the tensor `role` in the canonical order."""

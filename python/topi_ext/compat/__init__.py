@@ -56,6 +56,7 @@ from .builds import (
 )
 from .ir import (
     as_size,
+    at_most,
     buffer_of_region,
     constant_value,
     dtype_name,
@@ -133,6 +134,7 @@ __all__ = [
     "as_module",
     "as_size",
     "asserting",
+    "at_most",
     "barrier",
     "bind",
     "buffer_of_region",

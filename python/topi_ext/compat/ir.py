@@ -21,6 +21,16 @@ def same_size(a: Any, b: Any) -> bool:
     return isinstance(difference, int) and difference == 0
 
 
+def at_most(a: Any, b: Any) -> bool:
+    """Return whether size `a` is known to be at most `b`, whatever the symbolic sizes are."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a <= b
+    analyzer, difference = arith.Analyzer(), b - a
+    for size in tir.analysis.undefined_vars(difference):
+        analyzer.bind(size, tvm.ir.Range(0, 1 << 31))
+    return bool(analyzer.can_prove(difference >= 0))
+
+
 def simplify(value: Any) -> Any:
     """Return the size `value` simplified: an ``int`` where that makes it a constant."""
     return value if isinstance(value, int) else as_size(arith.Analyzer().simplify(value))

@@ -55,7 +55,8 @@ class CpuBackend:
 
     def plan(self, problem: Problem) -> Plan:
         """Return the plan that was measured to be fastest, or the cheapest by estimate."""
-        return self.choice(problem).plan
+        plan: Plan = self.choice(problem).plan
+        return plan
 
     def choice(self, problem: Problem) -> Choice:
         """Return the plan with its origin and its estimate."""

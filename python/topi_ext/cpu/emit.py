@@ -81,10 +81,10 @@ def table(values: Sequence[float], dtype: str = "int64") -> Callable[[Expr], Exp
     return lambda i: let(array[i])
 
 
-def prefetch(operand: Operand, start: Expr, cache: int = 1) -> None:
+def prefetch(array: Array, start: Expr, cache: int = 1) -> None:
     """Prefetch the cache line of an element that is read later into the first cache, or the
     second."""
-    compat.prefetch(operand.buffer, wide(start), cache)
+    compat.prefetch(array.buffer, wide(start), cache)
 
 
 @contextmanager

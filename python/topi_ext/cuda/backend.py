@@ -101,10 +101,12 @@ class CudaBackend:
         rule = f"{problem.kind}: kernels for cuda number {what} with 32 bits: divide the batch"
         return [(numbered <= GRID, rule)]
 
-    def build_packing(self, problem: Convolution) -> tuple[Any, Packed] | None:
-        """Return the PrimFunc that packs weights for the selected kernel, and the packed form; None
-        if the kernel reads weights as they are stored.
+    def build_packing(
+        self, problem: Convolution, plan: Plan | None = None
+    ) -> tuple[Any, Packed] | None:
+        """Return the PrimFunc that packs weights for that kernel, and the packed form; None if the
+        kernel reads weights as they are stored.
         """
-        plan = self.choice(problem).plan
+        plan = self.choice(problem).plan if plan is None else plan
         packed = kernels.packed_weights(problem, plan)
         return packed and (kernels.build_packing(problem, plan), packed)

@@ -27,6 +27,7 @@ __all__ = [
     "get_vector",
     "launch",
     "least",
+    "load_if",
     "local",
     "loop",
     "most",
@@ -168,6 +169,11 @@ def pick(condition: Expr, value: Callable[[], Expr], other: Expr) -> Expr:
     if isinstance(condition, bool):
         return value() if condition else other
     return tir.if_then_else(condition, value(), other)
+
+
+def load_if(inside: Expr, array: Array, index: Expr, dtype: str) -> Expr:
+    """Return an element as `dtype` if `inside` holds, else zero; it is read only then."""
+    return pick(inside, lambda: array.load(index, dtype), emit.constant(0, dtype))
 
 
 def condition(value: Expr) -> Expr:

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..compat import same_size
 from ..spec.conv import RESULT, Convolution
@@ -22,6 +22,9 @@ from ..spec.post_ops import Epilogue, PostOp
 from ..spec.problem import Problem
 from .axes import Axes, Letters
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 
 class Anchor(ABC):
     """An operator that a kernel computes together with post-ops.
@@ -30,40 +33,52 @@ class Anchor(ABC):
     ----------
     name : str
         Name of the operator, with which the kernel's name begins.
-    dtype : str
-        Dtype of the result.
-    axes : sequence of str
-        Letters of each axis of the result: one, or several where the result is a view.
-    sizes : mapping
-        Size of each letter.
     merges_axes : bool
         Whether the problem merges axes.  The kernel's operands are then reshaped to the shapes that
-        the problem states, and the operand of a post-op must vary along some axis.
-    sums_integers : bool
-        Whether operands of post-ops may have other dtypes than the result.
+        the problem states, its result to `shape`, and the operand of a post-op must vary along some
+        axis.
+    shape : tuple
+        Shape of the result, of anchors that merge axes.
     has_weight : bool
         Whether the second operand can be packed ahead where it is known.
     """
 
     name: str
-    dtype: str
-    axes: Sequence[str]
-    sizes: Mapping[str, Any]
+    shape: tuple[Size, ...]
     merges_axes = True
-    sums_integers = False
     has_weight = False
 
-    def viewed(self, shape: Sequence[Size]) -> Anchor | None:
+    @property
+    @abstractmethod
+    def dtype(self) -> str:
+        """Dtype of the result."""
+
+    @property
+    @abstractmethod
+    def axes(self) -> Axes:
+        """Letters of each axis of the result: one, or several where the result is a view."""
+
+    @property
+    @abstractmethod
+    def sizes(self) -> Mapping[str, Size]:
+        """Size of each letter."""
+
+    @property
+    def sums_integers(self) -> bool:
+        """Return whether operands of post-ops may have other dtypes than the result."""
+        return False
+
+    def viewed(self, shape: Sequence[Size]) -> Self | None:
         """Return the anchor whose result is reshaped to `shape`, or None."""
         del shape
         return None
 
-    def permuted(self, order: Sequence[int]) -> Anchor | None:
+    def permuted(self, order: Sequence[int]) -> Self | None:
         """Return the anchor whose result is transposed by `order`, or None."""
         del order
         return None
 
-    def converted(self, dtype: str) -> Anchor | None:
+    def converted(self, dtype: str) -> Self | None:
         """Return the anchor whose result has another dtype, or None."""
         del dtype
         return None
@@ -131,7 +146,7 @@ class ConvAnchor(Anchor):
         channels = base.geometry.c if base.transposed else base.geometry.k
         return {"N": base.n, "C": channels, **spatial}
 
-    def converted(self, dtype: str) -> ConvAnchor | None:
+    def converted(self, dtype: str) -> Self | None:
         """Return the anchor with this dtype; only kernels of integers can convert."""
         if not self.sums_integers:
             return None
@@ -168,10 +183,10 @@ class ViewedAnchor(Anchor):
         """Size of each letter."""
         return self.letters.sizes
 
-    def viewed(self, shape: Sequence[Size]) -> ViewedAnchor | None:
+    def viewed(self, shape: Sequence[Size]) -> Self | None:
         """Return the anchor whose result is reshaped, where letters can be split and merged so."""
         letters = self.letters.reshaped(len(self.letters.tensors) - 1, shape)
-        return letters and replace(self, letters=letters, shape=tuple(shape))
+        return None if letters is None else replace(self, letters=letters, shape=tuple(shape))
 
     def epilogue(self, steps: Sequence[PostOp], before: int = 0) -> Epilogue:
         """Return post-ops in the letters that views have left.
@@ -194,7 +209,7 @@ class ViewedAnchor(Anchor):
 class MatrixAnchor(ViewedAnchor):
     """One or two matrix products, whose kernel writes vectors along the last axis of the result."""
 
-    def permuted(self, order: Sequence[int]) -> MatrixAnchor | None:
+    def permuted(self, order: Sequence[int]) -> Self | None:
         """Return the anchor whose result is transposed, where its last letter stays.
 
         Otherwise the kernel would write the elements of its vectors one by one.
@@ -205,6 +220,31 @@ class MatrixAnchor(ViewedAnchor):
         letters = self.letters.with_axes(len(self.letters.tensors) - 1, turned)
         return replace(self, letters=letters, shape=tuple(self.shape[axis] for axis in order))
 
-    def transposed_from(self, number: int, order: Sequence[int]) -> MatrixAnchor:
+    def transposed_from(self, number: int, order: Sequence[int]) -> Self:
         """Return the anchor that reads tensor `number` before its transpose by `order`."""
         return replace(self, letters=self.letters.permuted(number, order))
+
+    def reshaped_from(self, number: int, shape: Sequence[Size]) -> Self | None:
+        """Return the anchor that reads tensor `number` before it was reshaped from `shape`."""
+        letters = self.letters.reshaped(number, shape)
+        return None if letters is None else replace(self, letters=letters)
+
+    def broadcast_from(self, number: int, shape: Sequence[Size]) -> Self | None:
+        """Return the anchor that reads tensor `number` before it was broadcast from `shape`.
+
+        None where it would lose an axis that the kernel needs.
+        """
+        letters = self.letters.broadcast(number, shape, kept=self.kept_axes(number))
+        return None if letters is None else replace(self, letters=letters)
+
+    @abstractmethod
+    def kept_axes(self, number: int) -> str:
+        """Return the letters that tensor `number` has even where it is broadcast."""
+
+    @abstractmethod
+    def scaled_from(self, number: int, factor: float) -> Self | None:
+        """Return the anchor that reads tensor `number` before it was multiplied by a number.
+
+        The range of finite sums changes by the factor, so it must stay moderate: attention's
+        ``1 / sqrt(head size)`` is.
+        """

@@ -116,26 +116,16 @@ class AttentionAnchor(MatrixAnchor):
     def viewed(self, shape: Sequence[Size]) -> AttentionAnchor | None:
         """Return the anchor whose result is reshaped, where the kernel can write it so."""
         anchor = super().viewed(shape)
-        is_whole = isinstance(anchor, AttentionAnchor) and anchor.is_attention
-        return anchor if is_whole else None
+        return anchor if anchor is not None and anchor.is_attention else None
 
     # ------------------------------------------------------------ reading backwards
 
-    def broadcast_from(self, number: int, shape: Sequence[Size]) -> AttentionAnchor | None:
-        """Return the anchor that reads a tensor before it was broadcast from `shape`.
-
-        None for scores, and where q, k or v would lose an axis that is not of the batch.
-        """
-        kept = "" if number >= MASKS else "".join(map(self._of_role, _ROLES.values()))
+    def kept_axes(self, number: int) -> str:
+        """Return all letters of scores, those of q, k and v that are not of the batch, and none of
+        masks."""
         if number == SCORES:
-            kept = "".join(self.letters.sizes)
-        letters = self.letters.broadcast(number, shape, kept=kept)
-        return letters and replace(self, letters=letters)
-
-    def reshaped_from(self, number: int, shape: Sequence[Size]) -> AttentionAnchor | None:
-        """Return the anchor that reads a tensor before it was reshaped from `shape`."""
-        letters = self.letters.reshaped(number, shape)
-        return letters and replace(self, letters=letters)
+            return "".join(self.letters.sizes)
+        return "" if number >= MASKS else "".join(map(self._of_role, _ROLES.values()))
 
     def is_along_keys(self) -> bool:
         """Return whether the last axis of the scores is all keys."""
@@ -167,10 +157,11 @@ class AttentionAnchor(MatrixAnchor):
         is_plain = is_plain and all(mask.op != MULTIPLY for mask in self.masks)
         return replace(self, causal=TOP_LEFT) if is_plain else None
 
-    def scaled(self, factor: float) -> AttentionAnchor | None:
-        """Return the anchor whose scores have one more factor; None for extreme factors."""
+    def scaled_from(self, number: int, factor: float) -> AttentionAnchor | None:
+        """Return the anchor whose scores have one more factor; None for values and masks."""
         factor *= self.scale
-        return replace(self, scale=factor) if is_moderate(factor) else None
+        is_scaled = number in (Q, K, SCORES) and is_moderate(factor)
+        return replace(self, scale=factor) if is_scaled else None
 
     def of_scores(
         self, q: Sequence[Size], k: Sequence[Size], dtypes: tuple[str, str]

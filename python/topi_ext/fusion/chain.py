@@ -5,10 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..spec.post_ops import PostOp
 from .post_ops import Step, simplified
+
+if TYPE_CHECKING:
+    from .anchors import Anchor
 
 
 class Link(NamedTuple):
@@ -19,7 +22,7 @@ class Link(NamedTuple):
     value : expression of an IR
     call : expression of an IR
         The call that computes it.
-    anchor : topi_ext.fusion.anchors.Anchor
+    anchor : Anchor
     steps, operands, views : int
         How many of them the chain has up to here.
     moves : int
@@ -29,7 +32,7 @@ class Link(NamedTuple):
 
     value: Any
     call: Any
-    anchor: Any
+    anchor: Anchor
     steps: int
     operands: int
     views: int
@@ -42,7 +45,7 @@ class Chain:
 
     Attributes
     ----------
-    anchor : topi_ext.fusion.anchors.Anchor
+    anchor : Anchor
         The first operator, with the views and conversions of the chain so far.
     steps : list of PostOp
     operands : list
@@ -52,7 +55,7 @@ class Chain:
     links : list of Link
     """
 
-    anchor: Any
+    anchor: Anchor
     steps: list[PostOp] = field(default_factory=list)
     operands: list[Any] = field(default_factory=list)
     views: list[Any] = field(default_factory=list)
@@ -63,12 +66,16 @@ class Chain:
         self.steps += [step for step, _ in steps]
         self.operands += [operand for step, operand in steps if step.order]
 
-    def simplify(self) -> None:
-        """Merge the factors of post-ops."""
+    def replace_steps(self, change: Callable[[list[Step]], list[Step]]) -> None:
+        """Replace the post-ops, which `change` gets with their operands."""
         operands = iter(self.operands)
         steps = [(step, next(operands) if step.order else None) for step in self.steps]
         self.steps, self.operands = [], []
-        self.add(simplified(steps))
+        self.add(change(steps))
+
+    def simplify(self) -> None:
+        """Merge the factors of post-ops."""
+        self.replace_steps(simplified)
 
     def link(self, value: Any, call: Any, moves: int = 0) -> None:
         """Append the value that the chain computes now."""

@@ -66,32 +66,23 @@ class ProductAnchor(MatrixAnchor):
         if any(len(shape) < 2 for shape in shapes) or any(_is_zero(size) for size in sizes):
             return None
         letters = letters_of_product(*shapes)
-        return letters and cls(letters, tuple(shapes[Y]), dtypes)
+        return None if letters is None else cls(letters, tuple(shapes[Y]), dtypes)
 
     @property
     def dtype(self) -> str:
         """Dtype of the result."""
         return self.dtypes[Y]
 
-    def scaled(self, factor: float) -> ProductAnchor | None:
-        """Return the anchor that multiplies its sums by one more factor.
-
-        The range of finite sums changes by the factor, so it must stay moderate: attention's
-        ``1 / sqrt(head size)`` is.
-        """
+    def scaled_from(self, number: int, factor: float) -> ProductAnchor | None:
+        """Return the anchor that multiplies its sums by one more factor."""
+        del number
         factor *= self.factor
         return replace(self, factor=factor) if is_moderate(factor) else None
 
-    def broadcast_from(self, number: int, shape: Sequence[Size]) -> ProductAnchor | None:
-        """Return the anchor that reads an operand before it was broadcast from `shape`."""
-        kept = self.letters.current(ROW_LETTER + COLUMN_LETTER + TERM_LETTER)
-        letters = self.letters.broadcast(number, shape, kept=kept)
-        return letters and replace(self, letters=letters)
-
-    def reshaped_from(self, number: int, shape: Sequence[Size]) -> ProductAnchor | None:
-        """Return the anchor that reads an operand before it was reshaped from `shape`."""
-        letters = self.letters.reshaped(number, shape)
-        return letters and replace(self, letters=letters)
+    def kept_axes(self, number: int) -> str:
+        """Return the letters of rows, columns and terms."""
+        del number
+        return self.letters.current(ROW_LETTER + COLUMN_LETTER + TERM_LETTER)
 
     def problem(self, epilogue: Sequence[PostOp]) -> MatMul:
         """Return the product; its post-ops name only letters that their operands vary along."""

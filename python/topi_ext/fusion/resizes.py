@@ -26,9 +26,12 @@ class ResizeAnchor(Anchor):
     ----------
     base : Resize
         The resize without post-ops.
+    shape : tuple of int
+        Shape of the result.
     """
 
     base: Resize
+    shape: tuple[int, ...]
 
     name, dtype, axes = "resize2d", "float32", tuple("NCHW")
 
@@ -63,14 +66,10 @@ class ResizeAnchor(Anchor):
         if set(dtypes) != {"float32"} or layout != "NCHW":
             return None
         method = _method(*how, before[2:], after[2:])
-        return method and cls(
-            Resize(method, tuple(before[:2]), tuple(before[2:]), tuple(after[2:]))
-        )
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the result."""
-        return tuple(self.sizes.values())
+        if method is None:
+            return None
+        base = Resize(method, tuple(before[:2]), tuple(before[2:]), tuple(after[2:]))
+        return cls(base, tuple(after))
 
     @property
     def sizes(self) -> Mapping[str, int]:
@@ -89,5 +88,12 @@ def _method(
     if method == "linear":
         return _LINEAR.get(mode)
     is_multiple = all(b % a == 0 for a, b in zip(before, after))
-    known = method == "nearest_neighbor" and (mode, rounding) in _NEAREST
-    return NEAREST if known and is_multiple else None
+    return NEAREST if is_multiple and repeats(method, mode, rounding) else None
+
+
+def repeats(method: str, mode: str, rounding: str) -> bool:
+    """Return whether a resize by whole multiples repeats each element equally often.
+
+    Parameters are those of ``how`` of :meth:`ResizeAnchor.of`.
+    """
+    return method == "nearest_neighbor" and (mode, rounding) in _NEAREST

@@ -26,13 +26,18 @@ class TransposeAnchor(ViewedAnchor):
 
     Attributes
     ----------
-    dtype : str
-        Dtype of the operand and of the result.
+    dtypes : tuple of str
+        Dtypes of the operand and of the result, which are equal.
     """
 
-    dtype: str
+    dtypes: tuple[str, str]
 
     name = "transpose"
+
+    @property
+    def dtype(self) -> str:
+        """Dtype of the result."""
+        return self.dtypes[1]
 
     @classmethod
     def of(cls, shape: Sequence[Size], order: Sequence[int], dtype: str) -> TransposeAnchor | None:
@@ -51,7 +56,7 @@ class TransposeAnchor(ViewedAnchor):
         given = tuple(ascii_lowercase[: len(order)])
         turned = tuple(given[axis] for axis in order)
         letters = Letters(dict(zip(turned, shape)), (given, turned))
-        anchor = cls(letters, tuple(shape), dtype)
+        anchor = cls(letters, tuple(shape), (dtype, dtype))
         problem = anchor.problem(())
         if problem.elements < _ELEMENTS or problem.x[-1:] == problem.y[-1:]:
             return None

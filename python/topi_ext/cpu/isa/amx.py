@@ -40,7 +40,7 @@ def is_granted() -> Expr:
 def is_granted_now() -> bool:
     """Return whether Linux grants AMX to this process now."""
     libc = ctypes.CDLL(None)
-    return libc.syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0
+    return bool(libc.syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0)
 
 
 def configure() -> None:

@@ -147,7 +147,7 @@ class DotProduct:
         """Compute all positions of the output channels of these numbers."""
         rows = [emit.opaque_base(self.weight.at("O", number)) for number in numbers]
         source: Array = self.weight
-        if self.is_copied:
+        if n_block.weights is not None:
             source = n_block.weights
             for i, start in enumerate(rows):
                 copy(source, i * self.pitch, self.weight, start, self.terms, self.plan.lanes)

@@ -48,7 +48,7 @@ from ..plan.gemm import GemmPlan, product_of
 
 def emit_body(problem: Convolution | MatMul, plan: GemmPlan, operands: Sequence[Operand]) -> None:
     """Emit the body of ``(x, w, *operands of the epilogue, out)``, scheduled by `plan`."""
-    product = product_of(problem)
+    product = _product(problem)
     gemm = Gemm(product, plan, _Sizes.emitted(product, plan))
     x, w, *extra, out = operands
     w = gemm.viewed(w, product.w) if not product.prepacked else w
@@ -59,7 +59,7 @@ def emit_body(problem: Convolution | MatMul, plan: GemmPlan, operands: Sequence[
 
 def packed_weights(problem: Convolution | MatMul, plan: GemmPlan) -> Packed:
     """Return size and dtype of the packed weights."""
-    product = product_of(problem)
+    product = _product(problem)
     panels = -(-product.extent(product.column) // plan.width)
     terms = product.extent(product.inner)
     matrices = product.extent(product.outer_of_w)
@@ -70,12 +70,19 @@ def pack_weights(
     problem: Convolution | MatMul, plan: GemmPlan, weight: Operand, packed: Operand
 ) -> None:
     """Emit the packing of the weights."""
-    product = product_of(problem)
+    product = _product(problem)
     # Packed weights do not depend on the other sizes, which may be symbolic.
     known = ((a, size if a in product.w else 1) for a, size in product.sizes)
     product = replace(product, sizes=tuple(known))
     gemm = Gemm(product, plan, _Sizes.emitted(product, plan))
     gemm.pack(gemm.viewed(weight, product.w), packed)
+
+
+def _product(problem: Convolution | MatMul) -> MatMul:
+    """Return the product that a problem with a plan is."""
+    product = product_of(problem)
+    assert product is not None
+    return product
 
 
 class _Sizes(NamedTuple):

@@ -250,7 +250,7 @@ class GemmCol2im:
         """Return whether the positions of a whole tile are known to be neighbours in memory."""
         if not self.problem.is_static or not self.y.is_run(DATA[1:]):
             return False
-        return task.images == 1 or self.sizes.positions % self.plan.m_tile == 0
+        return bool(task.images == 1 or self.sizes.positions % self.plan.m_tile == 0)
 
     # ------------------------------------------------------------ arithmetic
 

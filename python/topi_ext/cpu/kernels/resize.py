@@ -35,7 +35,7 @@ def emit_body(resize: Resize, plan: ResizePlan, operands: Sequence[Operand]) -> 
 class _Columns(NamedTuple):
     """For each column, the element of a row before it, and the weight of the next element."""
 
-    index: Array
+    element: Array
     weight: Array
 
     @classmethod
@@ -45,7 +45,7 @@ class _Columns(NamedTuple):
         columns = cls(emit.scratch(count, "int32"), emit.scratch(count, _DTYPE))
         for o in emit.loop(count):
             index, weight = _between(resize, 1, o)
-            emit.store(columns.index, o, index)
+            emit.store(columns.element, o, index)
             emit.store(columns.weight, o, weight)
         return columns
 
@@ -125,6 +125,6 @@ def _weighted(value: Expr, next_: Expr, weight: Expr) -> Expr:
 def _linear(width: int, mixed: Array, columns: _Columns) -> Iterator[tuple[Expr, Expr]]:
     """Emit ``for column, value in ...``: a loop over a row, whose elements are sums of two."""
     for o in emit.loop(width):
-        left = emit.let(columns.index[o].astype("int64"))
+        left = emit.let(columns.element[o].astype("int64"))
         weight = emit.let(columns.weight[o])
         yield o, _weighted(mixed[left], mixed[left + 1], weight)

@@ -72,7 +72,7 @@ class _Kernel:
         self.size = sizes
         self.rows = _product(sizes[a] for a in rowwise.rows)
         self.length = _product(sizes[a] for a in rowwise.columns)
-        *self.outer, self.run = rowwise.columns
+        self.outer, self.run = rowwise.columns[:-1], rowwise.columns[-1]
 
     def emit(self) -> None:
         """Emit the whole kernel."""
@@ -116,7 +116,8 @@ class _Kernel:
         if masked:  # minus infinity less this is what it was
             lowest = emit.constant(_LOWEST[self.dtype], self.dtype)
             largest = emit.let(emit.most(largest, lowest))
-        into, at = self.out, start
+        into: Array = self.out
+        at = start
         if into.dtype != self.dtype:
             into, at = source, begin
         for i in emit.loop(self.length):

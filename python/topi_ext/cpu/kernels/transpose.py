@@ -42,7 +42,8 @@ def emit_body(transposition: Transpose, plan: TransposePlan, operands: Sequence[
         source, target = (
             emit.opaque_base(a.at("".join(corner), *corner.values())) for a in (x, out)
         )
-        tile, start, pitch = out, target, out.strides[row]
+        tile: Array = out
+        start, pitch = target, out.strides[row]
         if transposition.epilogue:
             tile, start, pitch = emit.scratch(plan.rows * width, transposition.dtype), 0, width
         apart, longest = x.strides[column], min(plan.rows, size[row])

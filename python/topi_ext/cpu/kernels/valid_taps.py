@@ -64,7 +64,7 @@ def pack_weights(
     problem: Convolution, plan: ValidTapsPlan, weight: Operand, packed: Operand
 ) -> None:
     """Emit the packing of the weights."""
-    ValidTaps(problem, plan, weight).pack_weights(packed)
+    _Weights(problem, plan, weight).pack(packed)
 
 
 class _Sizes(NamedTuple):
@@ -128,7 +128,30 @@ class _Workspace(NamedTuple):
     acc: Array
 
 
-class ValidTaps:
+class _Weights:
+    """The weights of a kernel, as stored or packed."""
+
+    def __init__(self, problem: Convolution, plan: ValidTapsPlan, weight: Operand):
+        self.problem, self.plan, self.weight = problem, plan, weight
+        self.channels = plan.vectors * plan.lanes
+        blocks = plan.blocks(problem)
+        self.splits = Splits(blocks, plan.channel_splits, -(-blocks // plan.channel_splits))
+
+    def pack(self, packed: Array) -> None:
+        """Write packed[group][block][tap][input channel][channels]."""
+        copied, groups = self.copied(self.problem.in_channels), self.problem.geometry.groups
+        blocks = self.splits.blocks
+        with emit.tasks(groups * blocks, self.plan.parallel) as task:
+            group, block = map(emit.let, emit.unravel(task, (groups, blocks)))
+            copied.copy(packed, group, block, 0, emit.opaque_base(task * copied.elements))
+
+    def copied(self, count: int) -> BlockWeights:
+        """Return the copy of the weights of a block and of `count` input channels."""
+        problem, lanes, blocks = self.problem, self.plan.lanes, self.splits.blocks
+        return BlockWeights(problem, self.weight, self.channels, blocks, count, lanes)
+
+
+class ValidTaps(_Weights):
     """The emitter of one kernel."""
 
     def __init__(
@@ -136,15 +159,12 @@ class ValidTaps:
         problem: Convolution,
         plan: ValidTapsPlan,
         weight: Operand,
-        data: Operand | None = None,
-        result: Result | None = None,
+        data: Operand,
+        result: Result,
     ):
-        self.problem, self.plan, self.weight = problem, plan, weight
+        super().__init__(problem, plan, weight)
         self.data, self.result = data, result
         self.dtype = problem.acc_dtype
-        self.channels = plan.vectors * plan.lanes
-        blocks = plan.blocks(problem)
-        self.splits = Splits(blocks, plan.channel_splits, -(-blocks // plan.channel_splits))
         self.k_blocks = -(-problem.in_channels // plan.depth)
         # Whether a task keeps all sums of its split, or those of one block of output channels.
         self.holds_all = self.k_blocks > 1
@@ -188,19 +208,6 @@ class ValidTaps:
 
     # ------------------------------------------------------------ weights
 
-    def pack_weights(self, packed: Array) -> None:
-        """Write packed[group][block][tap][input channel][channels]."""
-        copied, groups = self._copied(self.problem.in_channels), self.problem.geometry.groups
-        blocks = self.splits.blocks
-        with emit.tasks(groups * blocks, self.plan.parallel) as task:
-            group, block = map(emit.let, emit.unravel(task, (groups, blocks)))
-            copied.copy(packed, group, block, 0, emit.opaque_base(task * copied.elements))
-
-    def _copied(self, count: int) -> BlockWeights:
-        """Return the copy of the weights of a block and of `count` input channels."""
-        problem, lanes, blocks = self.problem, self.plan.lanes, self.splits.blocks
-        return BlockWeights(problem, self.weight, self.channels, blocks, count, lanes)
-
     def _weights_of(
         self, task: _Task, weights: Array, block: Expr, first: Expr
     ) -> tuple[Expr, int]:
@@ -214,7 +221,7 @@ class ValidTaps:
             return emit.let(start), pitch
         # The last K-block may be a smaller one: it begins earlier, to fill all of its room.
         begin = first if channels % depth == 0 else emit.least(first, channels - depth)
-        copied = self._copied(depth)
+        copied = self.copied(depth)
         copied.copy(weights, task.group, block, begin)
         return emit.let((first - begin) * self.channels), copied.pitch
 
@@ -229,7 +236,7 @@ class ValidTaps:
         acc = emit.scratch(room, self.dtype)
         weights: Array = self.weight
         if not self.problem.prepacked:
-            weights = emit.scratch(self._copied(plan.depth).elements, self.dtype)
+            weights = emit.scratch(self.copied(plan.depth).elements, self.dtype)
         workspace = _Workspace(inputs, weights, acc)
         if self.holds_all:
             emit.fill(acc, 0, room, zero)

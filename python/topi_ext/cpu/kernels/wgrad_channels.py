@@ -176,7 +176,7 @@ class _WgradChannels:
             source = emit.opaque_base(self.y.at("C" + DATA, k, *where))
             place = self._place(task.blocking, position, number - v, vectors)
             into = emit.opaque_base(place + v * lanes)
-            runs = Runs(self.y, source, step, channels, length, longest)
+            runs = Runs(self.y, source, step, channels, length, longest, self.y.strides["C"])
             transpose(Pitched(task.rows, into, vectors * lanes), runs, lanes)
 
     def _runs(self, block: Sequence[Expr], extent: Sequence[Expr]) -> tuple[list[Expr], Expr, Expr]:

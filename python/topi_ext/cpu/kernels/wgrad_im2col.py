@@ -74,8 +74,8 @@ class _Share(NamedTuple):
     split, group : Expr
     first_c, count : Expr
         The first channel of x, and how many.
-    acc : Array, optional
-        Sums; None where they are written to the result at once.
+    acc : Array
+        Sums, or the result where they are written to it at once.
     """
 
     splits: Splits
@@ -83,7 +83,7 @@ class _Share(NamedTuple):
     group: Expr
     first_c: Expr
     count: Expr
-    acc: Array | None
+    acc: Array
 
 
 class _Tile(NamedTuple):
@@ -139,7 +139,7 @@ class WgradIm2col:
             count = emit.clamped_extent(first_c, geometry.c_per_group, plan.c_block)
             columns = emit.scratch(self.room * self.row, self.dtype)
             values = emit.scratch(self.room * plan.k_tile, self.dtype)
-            acc: Array | None = None
+            acc: Array = self.out
             if not self.direct:
                 tiles_held = splits.per_split if many else 1
                 acc = emit.scratch(tiles_held * plan.k_tile * self.row, self.dtype)
@@ -168,11 +168,10 @@ class WgradIm2col:
             if self.direct:
                 k = share.group * self.problem.geometry.k_per_group + first_k
                 rows = [self.out.at("OI", k + o, share.first_c) for o in range(plan.k_tile)]
-                yield _Tile(first_k, self.out, rows)
             else:
                 first = i * plan.k_tile if many else 0
                 rows = [(first + o) * self.row for o in range(plan.k_tile)]
-                yield _Tile(first_k, share.acc, rows)
+            yield _Tile(first_k, share.acc, rows)
 
     def _spread(self, columns: Array, image: Expr, channel: Expr, count: Expr) -> None:
         """Write columns[position][channel][taps]: x where the tap meets the position, or zero."""

@@ -315,7 +315,7 @@ class _WgradWinograd:
                 k = pass_.group * channels + first_k
                 origin = emit.opaque_base(self.y.at("C" + DATA, k, *where))
                 step = self.y.strides[DATA[-1]] * steps[2]
-                runs = Runs(self.y, origin, step, count, positions, line)
+                runs = Runs(self.y, origin, step, count, positions, line, self.y.strides["C"])
                 transpose(Pitched(transposed, into, lanes), runs, lanes)
 
     def _tile_of(self, vector: int) -> tuple[int, int, int]:

@@ -258,7 +258,7 @@ class _Winograd:
     def _blocking(self) -> _Blocking:
         """Choose the blocks."""
         problem, plan, part_blocks = self.problem, self.plan, self.taps.part_blocks
-        tiles = plan.tiles(problem)
+        tiles: Sequence[Expr] = plan.tiles(problem)
         splits: Expr = plan.channel_splits
         block: Sequence[Expr] = plan.block
         if not problem.is_static:

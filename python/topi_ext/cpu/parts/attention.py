@@ -51,7 +51,7 @@ class AttentionOperands(NamedTuple):
             [operand for name, operand in named.items() if name.startswith(prefix)]
             for prefix in ("mask", "operand")
         )
-        return cls(problem, plan, size, *(named[a] for a in "qkv"), masks, others, named)
+        return cls(problem, plan, size, named["q"], named["k"], named["v"], masks, others, named)
 
     @property
     def out(self) -> Operand:

@@ -65,7 +65,7 @@ class DirectWeights:
     """
 
     def __init__(self, problem: Convolution, plan: DirectPlan, weight: Operand | None = None):
-        self.problem, self.plan, self.weight = problem, plan, weight
+        self.problem, self.plan, self._operand = problem, plan, weight
         self.dtype = problem.acc_dtype
         self.steps = self._steps()
         self.groups = PhaseGroups(problem, plan)
@@ -82,6 +82,12 @@ class DirectWeights:
         """Size and dtype of the packed weights."""
         return Packed(self.elements, self.steps.packed_dtype)
 
+    @property
+    def weight(self) -> Operand:
+        """The weight, as stored or packed; not of an emitter that only describes packed weights."""
+        assert self._operand is not None
+        return self._operand
+
     # ------------------------------------------------------------ where they are
 
     def offset_of(self, block: Expr, phase: PhaseIndex) -> Expr:
@@ -89,7 +95,7 @@ class DirectWeights:
         groups."""
         for axis, group in enumerate(phase.groups):
             if isinstance(group, EitherGroup):
-                return self._offset_of_either(block, phase, axis)
+                return self._offset_of_either(block, phase, axis, group)
         before = 0
         combinations = self.groups.combinations
         for other in combinations[: combinations.index(tuple(phase.groups))]:
@@ -100,9 +106,11 @@ class DirectWeights:
         unit = self.steps.number * self.steps.weights
         return block * self.block_elements + before * unit + number * (prod(phase.taps) * unit)
 
-    def _offset_of_either(self, block: Expr, phase: PhaseIndex, axis: int) -> Expr:
+    def _offset_of_either(
+        self, block: Expr, phase: PhaseIndex, axis: int, either: EitherGroup
+    ) -> Expr:
         """Return the same offset for a phase that is in one of two groups along this axis."""
-        one, other = phase.groups[axis].groups
+        one, other = either.groups
         number = phase.numbers[axis]
         offsets = []
         for group, in_group in ((other, number - one.phases), (one, number)):

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from ...emit.post_ops import RowEpilogue
 from ...spec.conv import DATA, Convolution
+from ...spec.dtypes import byte_width
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..isa import nontemporal
@@ -48,7 +49,7 @@ class Result:
         self.problem, self.out, self.extra = problem, out, extra
         self.dtype = problem.finished_dtype
         # Of vectors of the result, which have as many bytes.
-        self.lanes = streamed * emit.byte_width(self.dtype) // emit.byte_width(out.dtype)
+        self.lanes = streamed * byte_width(self.dtype) // byte_width(out.dtype)
         self.stride = out.strides[DATA[-1]]
 
     @contextmanager
@@ -191,7 +192,7 @@ class StagingBuffer:
     @classmethod
     def emitted(cls, out: Operand, dtype: str, lanes: int, room: Expr) -> StagingBuffer:
         """Allocate an empty buffer of this dtype."""
-        most = emit.most(room, COLLECTED_BYTES // emit.byte_width(dtype)) + 2 * lanes
+        most = emit.most(room, COLLECTED_BYTES // byte_width(dtype)) + 2 * lanes
         # The last elements are stored by whole vectors, which may reach past them.
         elements = emit.scratch(most + lanes, dtype)
         span = emit.scratch(2, "int64")

@@ -70,11 +70,11 @@ def pack(
         for channel, *slots in emit.grid(channels, *outer, in_row):
             packing.known_rows(packing.plane(channel, *slots))
     else:
-        for slots in emit.grid(*outer):
+        for outer_slots in emit.grid(*outer):
             if packing.is_dealt:
-                packing.dealt_rows(channels, slots)
+                packing.dealt_rows(channels, outer_slots)
             else:
-                packing.present_rows(channels, slots)
+                packing.present_rows(channels, outer_slots)
     end = panel.elements(source.plane + channels) - panel.lanes
     emit.fill(into, end, panel.lanes, packing.zero)
 

@@ -84,7 +84,7 @@ class FittedWindow(NamedTuple):
                 emit.quotient(room.elements, emit.opaque_value(inner * around)) - halo[axis], 1
             )
             count = _equal_block(positions[axis], emit.least(most, extents[axis]))
-            count = emit.opaque_value(emit.choose(is_whole, lambda count=count: count, 1))
+            count = emit.opaque_value(_one_unless(is_whole, count))
             block[axis] = count
             inner = emit.opaque_value(inner * (count + halo[axis]))
             is_whole = emit.both(is_whole, count == positions[axis])
@@ -152,6 +152,11 @@ def _block_extents(positions: Sequence[Expr], blocks: Expr) -> list[Expr]:
         extents.append(emit.opaque_value(emit.ceil_div(count, along)))
         left = emit.opaque_value(emit.ceil_div(left, along))
     return extents
+
+
+def _one_unless(condition: Expr, value: Expr) -> Expr:
+    """Return `value` where the condition holds, else 1."""
+    return emit.choose(condition, lambda: value, 1)
 
 
 def _equal_block(size: Expr, most: Expr) -> Expr:

@@ -14,7 +14,7 @@ from ...emit.arguments import Packed
 from ...spec.dtypes import byte_width
 from ...spec.geometry import Size
 from .. import emit
-from ..emit import Expr, Operand
+from ..emit import Array, Expr
 from ..machine import CACHE_LINE
 
 FEWEST_BYTES = 128 << 10
@@ -39,9 +39,7 @@ def pays(packed: Packed, positions: Size, tile: int) -> bool:
     return size >= MOST_BYTES or (size >= FEWEST_BYTES and few)
 
 
-def prefetch_block(
-    array: Operand, start: Expr, size: tuple[Expr, int], tile: Expr, k: Expr
-) -> None:
+def prefetch_block(array: Array, start: Expr, size: tuple[Expr, int], tile: Expr, k: Expr) -> None:
     """Prefetch a cache line of the next block of weights ``[term][columns]``, at term `k` of a
     tile.
 
@@ -50,7 +48,7 @@ def prefetch_block(
 
     Parameters
     ----------
-    array : Operand
+    array : Array
     start : Expr
         Where the next block begins.
     size : tuple
@@ -63,7 +61,7 @@ def prefetch_block(
     emit.prefetch(array, start + (part * terms + k) * line, cache=2)
 
 
-def prefetch_share(array: Operand, start: Expr, count: int, tile: Expr) -> None:
+def prefetch_share(array: Array, start: Expr, count: int, tile: Expr) -> None:
     """Prefetch some of the cache lines of `count` weights, which tile after tile reads, into the
     second cache; the next tile prefetches the following lines."""
     line = CACHE_LINE // byte_width(array.dtype)

@@ -40,8 +40,8 @@ class Runs(NamedTuple):
         How many there are.
     length, longest : Expr
         Positions, and the most that they can be.
-    apart : Expr, optional
-        How far channels are apart, if not as the axis C of `source` is stored.
+    apart : Expr
+        How far channels are apart.
     """
 
     source: Array
@@ -50,7 +50,7 @@ class Runs(NamedTuple):
     channels: Expr
     length: Expr
     longest: Expr
-    apart: Expr = None
+    apart: Expr
 
 
 def transpose(rows: Pitched, runs: Runs, lanes: int) -> None:
@@ -59,8 +59,6 @@ def transpose(rows: Pitched, runs: Runs, lanes: int) -> None:
     A row has room for `lanes` channels; behind the last channel its elements repeat that one.
     """
     source, start, step, channels, length, longest, apart = runs
-    if apart is None:
-        apart = source.strides["C"]
     known = isinstance(longest, int)
     sides = [square_side(longest, lanes)] if known else sorted({lanes, min(lanes, NARROW)})
     may = are_near(step) and source.dtype == rows.array.dtype
@@ -74,10 +72,11 @@ def transpose(rows: Pitched, runs: Runs, lanes: int) -> None:
             starts = [
                 emit.opaque_base(start + emit.least(k, channels - 1) * apart) for k in range(lanes)
             ]
-            transpose_squares(
-                rows, starts, size, length,
-                lambda at, size=size: emit.let(every(source, emit.let(at), step, size)), step,
-            )  # fmt: skip
+
+            def load(at: Expr, size: int = size) -> Expr:
+                return emit.let(every(source, emit.let(at), step, size))
+
+            transpose_squares(rows, starts, size, length, load, step)
 
 
 def _side_of(sides: Sequence[int], length: Expr, channels: Expr) -> Iterator[int]:

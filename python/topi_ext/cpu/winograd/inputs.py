@@ -396,7 +396,7 @@ class _Rows(NamedTuple):
         step: int = self.row.in_step * self.row.tile
         return step
 
-    def room(self, tiles: int | None) -> int:
+    def room(self, tiles: int | None) -> Expr:
         """Return the elements to allocate, for a block of so many tiles of unknown shape, or for
         this one.
         """
@@ -413,7 +413,8 @@ class _Rows(NamedTuple):
 
     def vectors(self, lanes: int) -> int:
         """Return how many vectors hold what `lanes` tiles of a row read."""
-        return -(-self.row.span(lanes) // lanes)
+        count: int = -(-self.row.span(lanes) // lanes)
+        return count
 
     def pick(self, vectors: Sequence[Expr], x: int, lanes: int) -> Expr:
         """Return input `x` of each tile from the inputs of a row in `vectors`."""

@@ -20,16 +20,14 @@ def transformed_along(
 
     Number i of the result along that axis is made by ``combinations[i]``.
     """
-    others = sorted({(at[:axis], at[axis + 1 :]) for at in values})
-    return {
-        (*before, number, *behind): emit.let(
-            linear_combination(
-                [(values[(*before, i, *behind)], c) for i, c in addends], dtype, lanes
-            )
-        )
-        for before, behind in others
-        for number, addends in enumerate(combinations)
-    }
+    combined = {}
+    for before, behind in sorted({(at[:axis], at[axis + 1 :]) for at in values}):
+        for number, addends in enumerate(combinations):
+            terms = [((*before, i, *behind), factor) for i, factor in addends]
+            total = linear_combination([(values[at], f) for at, f in terms], dtype, lanes)
+            place = (*before, number, *behind)
+            combined[place] = emit.let(total)
+    return combined
 
 
 def linear_combination(addends: Sequence[tuple[Expr, float]], dtype: str, lanes: int = 1) -> Expr:

@@ -92,7 +92,7 @@ class WinogradWeights:
     """
 
     def __init__(self, problem: Convolution, plan: WinogradPlan, weight: Operand | None = None):
-        self.problem, self.plan, self.weight = problem, plan, weight
+        self.problem, self.plan, self._operand = problem, plan, weight
         self.dtype = problem.acc_dtype
         self.rows = WinogradRows(problem, plan)
         self.row_phases = RowPhases(self.rows.slices)
@@ -105,6 +105,12 @@ class WinogradWeights:
         self.chunks = -(-problem.in_channels // self.chunk)
         self.chunk_elements = self.rows.taps_held * plan.channels
         self.block_elements = plan.chunks * self.chunk_elements
+
+    @property
+    def weight(self) -> Operand:
+        """The weight, as stored or packed; not of an emitter that only describes packed weights."""
+        assert self._operand is not None
+        return self._operand
 
     # ------------------------------------------------------------ where they are
 
@@ -249,7 +255,8 @@ class WinogradWeights:
         for terms, value in self._combine_taps(values, filters, lanes).items():
             row = rows[terms]
             if depth.loops > 1:
-                row = row + term * (rows[(1, *terms[1:])] - row)
+                deeper = (1, *terms[1:])
+                row = row + term * (rows[deeper] - row)
             into = phase.into + row * self.plan.channels + offset
             emit.store(copy.combined, _index(into, lanes), value)
 

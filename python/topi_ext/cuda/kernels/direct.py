@@ -24,7 +24,7 @@ from ...emit.post_ops import RowEpilogue
 from ...spec.axis_access import AxisAccess
 from ...spec.conv import DATA, Convolution
 from .. import emit
-from ..emit import Array, Expr, Operand, both, flat, local, narrow, opaque_value, pick, store
+from ..emit import Array, Expr, Operand, both, flat, local, narrow, opaque_value, store
 from ..isa.runs import FUNCTIONS
 from ..plan.direct import DirectPlan, reads_of
 
@@ -100,11 +100,11 @@ class _Work:
         extra: Sequence[Operand],
     ) -> _Work:
         """Compute which results belong to thread `number`."""
-        sizes = tuple(
+        in_sizes, out_sizes = (
             tuple(opaque_value(narrow(size)) for size in of)
             for of in (problem.in_sizes, problem.out_sizes)
         )
-        batch, depth, height, width = sizes[1]
+        batch, depth, height, width = out_sizes
         step = problem.accesses[3].out_step * plan.vector
         per_row = opaque_value(emit.quotient(width + (step - 1), step))
         blocks = problem.geometry.groups * -(-problem.out_channels // plan.channels)
@@ -118,7 +118,7 @@ class _Work:
         return cls(
             problem, plan, operands, extra, image < batch, opaque_value(group),
             opaque_value(channel * plan.channels), (image, d, h), opaque_value(part * plan.vector),
-            sizes,
+            (in_sizes, out_sizes),
         )  # fmt: skip
 
     @property
@@ -160,12 +160,10 @@ class _Work:
             index = index + flat(where) * emit.along(data, letter)
         start = opaque_value(self.first * self.row.in_step)
         index = opaque_value(index + flat(start) * emit.along(data, "W"))
-        zero = emit.constant(0, problem.acc_dtype)
         for number, read in enumerate(reads_of(self.row, self.plan.vector)):
             there = both(inside, start + read >= 0, start + read < limits[2])
             at_read = index + read * emit.along(data, "W")
-            value = pick(there, lambda at=at_read: data.load(at, problem.acc_dtype), zero)
-            store(held, number, value)
+            store(held, number, emit.load_if(there, data, at_read, problem.acc_dtype))
 
     def _add(self, channel: Expr, taps: Sequence[Expr], held: Array, sums: Array) -> None:
         """Add the products of a row of data and a row of the kernel."""

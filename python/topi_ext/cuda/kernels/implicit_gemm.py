@@ -60,7 +60,7 @@ def _shape(problem: Convolution, plan: ImplicitGemmPlan) -> PackedShape:
 def emit_body(problem: Convolution, plan: ImplicitGemmPlan, operands: Sequence[Operand]) -> None:
     """Emit all launches: packing, the product, the sum of shares."""
     data, weight, *extra, out = operands
-    source: Array = weight
+    source = weight
     if plan.packed and not problem.prepacked:
         source = packed_first(problem, _shape(problem, plan), weight)
     shares = shares_of(problem, plan.tile, out)
@@ -84,7 +84,7 @@ class Step:
     ----------
     problem, plan, block, threads
         The problem, its plan, and the block and thread that compute it.
-    data, weight : Array
+    data, weight : Operand
     row, first : Expr
         First position of the tile, and first element of the step, that this thread copies.
     rows : tuple of GatherRow
@@ -97,7 +97,7 @@ class Step:
     block: GatherBlock
     threads: Threads
     data: Operand
-    weight: Array
+    weight: Operand
     row: Expr
     rows: tuple[GatherRow, ...]
     first: Expr
@@ -110,7 +110,7 @@ class Step:
         plan: ImplicitGemmPlan,
         block: GatherBlock,
         threads: Threads,
-        operands: tuple[Operand, Array],
+        operands: tuple[Operand, Operand],
     ) -> Step:
         """Divide copies: neighbouring threads copy neighbours in memory, channels or positions."""
         data, weight = operands

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from ...emit.arguments import Packed, tap_number
 from ...spec.conv import Convolution
 from .. import emit
-from ..emit import Array, Expr, Operand, both, call, flat, opaque_value, pick, store
+from ..emit import Array, Expr, Operand, both, call, flat, opaque_value, store
 from ..isa.tensor_core import functions
 from ..isa.vectors import FUNCTIONS as VECTORS
 from ..parts.gather_block import GatherBlock, blocks_of
@@ -38,28 +38,29 @@ from ..parts.packed_weights import pack_weights as pack
 from ..parts.pipeline import SHARED, copies_of, multistage
 from ..parts.split_sums import add_shares, shares_of
 from ..parts.tap_steps import TapSteps
-from ..plan.implicit_gemm_mma import reads_chunks
-from ..plan.tiles import WarpTiles
+from ..plan.implicit_gemm_mma import ImplicitGemmMmaPlan, reads_chunks
 
 
-def packed_weights(problem: Convolution, plan: WarpTiles) -> Packed:
+def packed_weights(problem: Convolution, plan: ImplicitGemmMmaPlan) -> Packed:
     """Return the form of packed weights."""
     return packed_of(problem, _shape(problem, plan))
 
 
-def pack_weights(problem: Convolution, plan: WarpTiles, weight: Operand, packed: Operand) -> None:
+def pack_weights(
+    problem: Convolution, plan: ImplicitGemmMmaPlan, weight: Operand, packed: Operand
+) -> None:
     """Emit the packing of weights."""
     pack(problem, _shape(problem, plan), weight, packed)
 
 
-def _shape(problem: Convolution, plan: WarpTiles) -> PackedShape:
+def _shape(problem: Convolution, plan: ImplicitGemmMmaPlan) -> PackedShape:
     """Return the shape of packed weights: rows of output channels; for float32, which ``ldmatrix``
     cannot transpose, 16 bytes of input channels each.
     """
     return PackedShape.of(problem, plan.tile, run=1 if plan.width == 2 else plan.chunk)
 
 
-def emit_body(problem: Convolution, plan: WarpTiles, operands: Sequence[Operand]) -> None:
+def emit_body(problem: Convolution, plan: ImplicitGemmMmaPlan, operands: Sequence[Operand]) -> None:
     """Emit all launches: packing, the product, the sum of shares."""
     data, weight, *extra, out = operands
     source = weight if problem.prepacked else packed_first(problem, _shape(problem, plan), weight)
@@ -110,7 +111,7 @@ class Step:
     """
 
     problem: Convolution
-    plan: WarpTiles
+    plan: ImplicitGemmMmaPlan
     block: GatherBlock
     threads: Threads
     data: Operand
@@ -127,7 +128,7 @@ class Step:
     def emitted(
         cls,
         problem: Convolution,
-        plan: WarpTiles,
+        plan: ImplicitGemmMmaPlan,
         block: GatherBlock,
         threads: Threads,
         memory: tuple[Operand, Array, Array],
@@ -173,7 +174,7 @@ class Step:
             if self.held is None:
                 self._copy(number, base, channel, inside, index)
             else:
-                self._fetch(number, channel, inside, index)
+                self._fetch(self.held, number, channel, inside, index)
         self._copy_weights(base + self.plan.row_bytes, channel)
         self.steps.advance()
 
@@ -190,16 +191,16 @@ class Step:
         data = self.data.buffer.data
         call(self.copy, self.arena.buffer.data, place, data, at, emit.condition(there))
 
-    def _fetch(self, number: int, channel: Expr, inside: Expr, index: Expr) -> None:
-        problem, held, size = self.problem, self.held, self.plan.chunk
-        stride, zero = emit.along(self.data, "C"), emit.constant(0, problem.dtypes[0])
+    def _fetch(self, held: Array, number: int, channel: Expr, inside: Expr, index: Expr) -> None:
+        problem, size = self.problem, self.plan.chunk
+        stride = emit.along(self.data, "C")
         for turn, behind in enumerate(self.chunks):
             first = opaque_value(channel + (self.chunk + behind) * size)
             start = opaque_value(index + flat(first) * stride)
             for one in range(size):
                 whole = problem.in_channels % self.plan.tile.depth == 0
                 there = both(inside, whole or first + one < problem.in_channels)
-                value = pick(there, lambda at=start + one * stride: self.data[at], zero)
+                value = emit.load_if(there, self.data, start + one * stride, problem.dtypes[0])
                 store(held, (number * len(self.chunks) + turn) * size + one, value)
 
     def keep(self, stage: Expr) -> None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from ...spec.conv import Convolution
 from .. import emit
-from ..emit import Array, Expr, Operand, both, flat, local, opaque_value, pick, store
+from ..emit import Array, Expr, Operand, both, flat, local, opaque_value, store
 from ..isa.block_sums import FUNCTIONS
 from ..parts.gather_rows import opaque_bool
 from ..parts.split_sums import add_shares, shares_of
@@ -86,16 +86,15 @@ class _Work:
             store(sums, i, emit.constant(0, acc))
         first = opaque_value(emit.quotient(self.thread, self.plan.pairs))
         in_group = opaque_value(self.channel - self.block.group * self.problem.geometry.k_per_group)
-        zero = emit.constant(0, acc)
         for _ in emit.only_if(self.inside):
             for step in emit.loop(self.block.steps):
                 position = self.block.position(step * self.plan.tile.depth + first)
                 at = self.block.y_start(y, position) + flat(in_group) * emit.along(y, "C")
-                grad = pick(position.inside, lambda at=at: y.load(at, acc), zero)
+                grad = emit.load_if(position.inside, y, at, acc)
                 grad = emit.via_register(grad, acc)
                 for number, column in enumerate(self.columns):
                     meets, index = self.block.x_read(x, position, column)
-                    value = pick(meets, lambda index=index: x.load(index, acc), zero)
+                    value = emit.load_if(meets, x, index, acc)
                     store(sums, number, sums[number] + value * grad)
         return sums
 

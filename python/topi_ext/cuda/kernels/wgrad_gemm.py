@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from ...spec.conv import Convolution
 from .. import emit
-from ..emit import Array, Expr, Operand, both, flat, local, opaque_value, pick, store
+from ..emit import Array, Expr, Operand, both, flat, local, opaque_value, store
 from ..parts.output_tile import Threads
 from ..parts.pipeline import double_buffered
 from ..parts.simt_tile import SimtTile
@@ -114,8 +114,7 @@ class Step:
             row = block.first_row + self.rows.places[i]
             inside = both(positions[k].inside, limit % self.plan.tile.rows == 0 or row < limit)
             at = starts[k] + flat(row) * emit.along(y, "C")
-            zero = emit.constant(0, dtype)
-            store(held, turn, pick(inside, lambda at=at: y.load(at, dtype), zero))
+            store(held, turn, emit.load_if(inside, y, at, dtype))
 
     def _fetch_columns(self, first: Expr, held: Array) -> None:
         block, x = self.block, self.operands[0]
@@ -123,8 +122,7 @@ class Step:
         positions = [block.position(first + k) for k in self.columns.positions]
         for turn, (k, i) in enumerate(self.columns.pairs()):
             inside, at = block.x_read(x, positions[k], self.taken[i])
-            zero = emit.constant(0, dtype)
-            store(held, turn, pick(inside, lambda at=at: x.load(at, dtype), zero))
+            store(held, turn, emit.load_if(inside, x, at, dtype))
 
     def keep(self, stage: int) -> None:
         """Write registers to a stage of shared memory."""

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 
 from ...spec.conv import Convolution
 from .. import emit
-from ..emit import Array, Expr, Operand, both, call, flat, opaque_value, pick, store
+from ..emit import Array, Expr, Operand, both, call, flat, opaque_value, store
 from ..isa.tensor_core import functions
 from ..parts.mma_tile import MmaTile, swizzled
 from ..parts.output_tile import Threads
@@ -51,15 +51,14 @@ def emit_body(problem: Convolution, plan: WgradMmaPlan, operands: Sequence[Opera
         block = WgradBlock.emitted(problem, plan.tile, opaque_value(number))
         arena = emit.shared(plan.stages * plan.stage_bytes // 4, "float32", SHARED)
         by_chunks = copies_chunks(problem)
-        kind = ChunkStep if by_chunks else ElementStep
+        kind: type[ChunkStep | ElementStep] = ChunkStep if by_chunks else ElementStep
         step = kind.emitted(plan, block, threads, (x, y, arena))
         # Chunks are stored in shared memory by depth.
         sums = MmaTile.emitted(plan, problem.dtypes[0], threads.number, by_chunks, by_chunks)
         for number, part in parts_of(block, plan):
             sums.clear()
             for copy in copies_of((x, y) if by_chunks else ()):
-                changed = {"copy": copy} if by_chunks else {}
-                copies = replace(step, block=part, **changed)
+                copies = step.of_part(part, copy)
                 for start in multistage(part.steps, plan, copies, is_async=by_chunks):
                     sums.add_products(arena, start, start + plan.row_bytes)
             write_weights(block, plan.tile, sums, shares or out, adds=number > 0)
@@ -121,6 +120,10 @@ class ChunkStep:
         rows = Copies.of(threads, tile.rows // CHUNK, tile.depth, places_first=True)
         columns = Copies.of(threads, tile.columns // CHUNK, tile.depth, places_first=True)
         return cls(plan, block, memory, rows, columns, block.column(columns.places[0] * CHUNK))
+
+    def of_part(self, block: WgradBlock, copy: str) -> ChunkStep:
+        """Return the copies of a part of the share, by another device function."""
+        return replace(self, block=block, copy=copy)
 
     def ask(self, number: Expr, stage: Expr) -> None:
         """Start the copies of a step."""
@@ -192,25 +195,29 @@ class ElementStep:
         rows = Copies.of(threads, tile.rows, tile.depth, emit.along(y, "C") == 1)
         columns = Copies.of(threads, tile.columns, tile.depth, emit.along(x, "C") == 1)
         taken = tuple(block.column(place) for place in columns.places)
-        held = tuple(emit.local(len(one.pairs()), x.dtype) for one in (rows, columns))
-        return cls(plan, block, memory, rows, columns, taken, held)
+        of_rows, of_columns = (emit.local(len(a.pairs()), x.dtype) for a in (rows, columns))
+        return cls(plan, block, memory, rows, columns, taken, (of_rows, of_columns))
+
+    def of_part(self, block: WgradBlock, _: str) -> ElementStep:
+        """Return the copies of a part of the share."""
+        return replace(self, block=block)
 
     def ask(self, number: Expr, _: Expr) -> None:
         """Read the elements of a step to registers."""
         block, (x, y, _) = self.block, self.memory
         tile, limit = self.plan.tile, self.block.problem.geometry.k_per_group
-        first, zero = opaque_value(number * tile.depth), emit.constant(0, x.dtype)
+        first = opaque_value(number * tile.depth)
         positions = [block.position(first + k) for k in self.rows.positions]
         starts = [block.y_start(y, position) for position in positions]
         for turn, (k, i) in enumerate(self.rows.pairs()):
             row = block.first_row + self.rows.places[i]
             inside = both(positions[k].inside, limit % tile.rows == 0 or row < limit)
             at = starts[k] + flat(row) * emit.along(y, "C")
-            store(self.held[0], turn, pick(inside, lambda at=at: y[at], zero))
+            store(self.held[0], turn, emit.load_if(inside, y, at, x.dtype))
         positions = [block.position(first + k) for k in self.columns.positions]
         for turn, (k, i) in enumerate(self.columns.pairs()):
             inside, at = block.x_read(x, positions[k], self.taken[i])
-            store(self.held[1], turn, pick(inside, lambda at=at: x[at], zero))
+            store(self.held[1], turn, emit.load_if(inside, x, at, x.dtype))
 
     def keep(self, stage: Expr) -> None:
         """Write registers to shared memory."""

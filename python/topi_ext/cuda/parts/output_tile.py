@@ -27,8 +27,13 @@ from .gather_block import GatherBlock
 class Fragment(Protocol):
     """The sums of a tile that a thread has."""
 
-    slices: int
-    width: int
+    @property
+    def slices(self) -> int:
+        """Number of slices of the columns."""
+
+    @property
+    def width(self) -> int:
+        """Number of columns of a slice."""
 
     def keep(self, part: int, held: Array, strides: tuple[int, int]) -> None:
         """Write the thread's sums of a slice, of `width` columns, to ``held[row, column]``."""
@@ -37,7 +42,8 @@ class Fragment(Protocol):
         """Return the column of the tile that is column `number` of a slice."""
 
 
-class Threads(NamedTuple):
+@dataclass(frozen=True)
+class Threads:
     """Number of this thread in its block, and number of threads of the block."""
 
     number: Expr

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ...emit.arguments import Packed, weight_index
 from ...spec.conv import Convolution
 from .. import emit
-from ..emit import Array, Expr, Operand, flat, launch, pick, store, unravel
+from ..emit import Expr, Operand, flat, launch, pick, store, unravel
 from ..plan.tiles import Tile
 
 THREADS = 256
@@ -73,8 +73,8 @@ def packed_of(problem: Convolution, shape: PackedShape) -> Packed:
     return Packed(shape.elements, shape.dtype(problem))
 
 
-def packed_first(problem: Convolution, shape: PackedShape, weight: Operand) -> Array:
-    """Pack the weights by a kernel that is launched before those that read them."""
+def packed_first(problem: Convolution, shape: PackedShape, weight: Operand) -> Operand:
+    """Pack the weights by a kernel that is launched before those that read them; return them."""
     packed = emit.workspace_of(shape.elements, shape.dtype(problem))
     with launch(-(-shape.elements // THREADS), THREADS) as (block, thread):
         number = emit.opaque_value(block * THREADS + thread)
@@ -82,7 +82,7 @@ def packed_first(problem: Convolution, shape: PackedShape, weight: Operand) -> A
         for _ in emit.only_if(inside):
             at = [emit.opaque_value(digit) for digit in unravel(number, shape.extents)]
             store(packed, number, _element_at(problem, shape, weight, at))
-    return packed
+    return Operand(packed.buffer, packed.dtype, "", ())
 
 
 def pack_weights(

@@ -184,8 +184,8 @@ class Copies:
         first, second = opaque_value(first), opaque_value(second)
         several = tuple(first + number * (slow // count) for number in range(count))
         is_even = size * depth % threads.count == 0
-        at = ((second,), several) if places_first else (several, (second,))
-        return cls(*at, is_even)
+        one = (second,)
+        return cls(one, several, is_even) if places_first else cls(several, one, is_even)
 
     def taken(self, depth: int) -> list[tuple[Expr, Expr]]:
         """Return positions, and whether the thread has them: with few elements, some have none."""
@@ -199,8 +199,13 @@ class Copies:
 class Weights(Protocol):
     """The sums of a tile that a thread has."""
 
-    own_rows: list[Expr]
-    own_columns: list[Expr]
+    @property
+    def own_rows(self) -> list[Expr]:
+        """Rows of the thread's sums in the tile."""
+
+    @property
+    def own_columns(self) -> list[Expr]:
+        """Columns of the thread's sums in the tile."""
 
     def sum_of(self, i: int, j: int) -> Expr:
         """Return the sum of the thread's row `i` and column `j`."""
@@ -224,6 +229,5 @@ def write_weights(
                 at = block.weight(out, channel, column) + share
                 value = sums.sum_of(i, j)
                 if not isinstance(adds, bool):
-                    before = emit.pick(adds, lambda at=at: out[at], emit.constant(0, out.dtype))
-                    value = value + before
+                    value = value + emit.load_if(adds, out, at, out.dtype)
                 store(out, at, emit.cast(value, problem.acc_dtype, out.dtype))
