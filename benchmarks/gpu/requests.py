@@ -182,12 +182,12 @@ def smoke(requests: Sequence[Request]) -> list[Request]:
     signs: dict[tuple[str, ...], Request] = {}
     layouts: dict[tuple[str, ...], Request] = {}
     for request in requests:
-        made = (request.kernel, request.maker, request.dtype)
+        key = (request.kernel, request.maker, request.dtype)
         if request.one_sign:
-            signs.setdefault((*made, request.kind), request)
+            signs.setdefault((*key, request.kind), request)
         else:
-            first.setdefault(made, request)
-            layouts.setdefault((*made, request.channels), request)
+            first.setdefault(key, request)
+            layouts.setdefault((*key, request.channels), request)
     begins = [one for request in layouts.values() for one in misaligned(request)]
     return [*first.values(), *signs.values(), *begins]
 
