@@ -17,9 +17,11 @@ from gpu_static import banks, ceilings, sass, shapes, static, tables
 from topi_ext.cuda.machine import GpuMachine
 from topi_ext.cuda.plan.implicit_gemm import ImplicitGemmPlan
 from topi_ext.cuda.plan.implicit_gemm_mma import ImplicitGemmMmaPlan
+from topi_ext.cuda.plan.rowwise import RowwisePlan
 from topi_ext.cuda.plan.tiles import Tile
 from topi_ext.cuda.plan.wgrad_gemm import WgradGemmPlan
 from topi_ext.cuda.registry import KERNELS
+from topi_ext.spec.rowwise import NORMALIZE
 
 DECODER = shapes.Shape("decoder", (8, 64, 64, 64), (8, 128, 32, 32), (4, 4), 2, 1)
 HALVES = shapes.Shape(
@@ -34,6 +36,13 @@ HALVES = shapes.Shape(
 )
 LARGE = ImplicitGemmPlan(Tile(128, 128, 8), 8, 8, packed=True)
 NARROW = ImplicitGemmPlan(Tile(128, 64, 8), 8, 8, packed=True)
+
+ROWS = static.Spot(
+    shapes.RowShape("rows", (2, 32, 32, 1024), "float16"),
+    NORMALIZE,
+    RowwisePlan(1024, 8, 4),
+    "sm_90",
+)
 
 SPOTS = {
     "128x128": static.Spot(DECODER, "conv", LARGE, "sm_80"),
@@ -87,6 +96,11 @@ def test_nothing_spills_and_plans_state_what_is_taken(name: str) -> None:
     assert row["resident"] >= 1
 
 
+def test_rows_in_all_registers_of_a_block_do_not_spill() -> None:
+    compiler()
+    assert main_row(ROWS)["spills"] == 0
+
+
 @pytest.mark.parametrize("name", ["128x128", "128x64", "128x64, Turing"])
 def test_large_tiles_multiply_most_of_the_time(name: str) -> None:
     compiler()
@@ -112,6 +126,17 @@ def test_no_conflicts_of_banks_in_the_main_loop(name: str) -> None:
     row = main_row(SPOTS[name], with_code=False)
     assert any(one["space"] == "shared" and one["looped"] for one in row["addresses"])
     assert static.conflicts(row, looped=True) == 0
+
+
+def test_rows_are_read_and_written_by_16_bytes() -> None:
+    row = main_row(ROWS, with_code=False)
+    found = {
+        (one["verb"], one["width"])
+        for one in row["addresses"]
+        if one["space"] == "global" and one["taken"] > 1000
+    }
+    assert {("load", 16), ("store", 16)} <= found
+    assert static.coalescing(row, "store") == 1
 
 
 def test_every_kernel_is_looked_at() -> None:

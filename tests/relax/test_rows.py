@@ -71,6 +71,23 @@ def test_softmax_of_other_axes_is_left_to_tvm() -> None:
     assert check(Function(lambda x: x.softmax(1)), torch.randn(2, 3, 4)) == []
 
 
+def test_group_norm_with_channels_last_is_left_to_tvm() -> None:
+    """Its rows are apart in memory, which only kernels for CUDA read."""
+    x, weights = torch.randn(2, 5, 7, 12), torch.randn(2, 12)
+    var = relax.Var("x", tensor_type([2, 5, 7, 12], "float32", 4))
+    affine = [relax.const(one.numpy()) for one in weights]
+    bb = relax.BlockBuilder()
+    with bb.function("main", [var]):
+        with bb.dataflow():
+            out = bb.emit_output(relax.op.nn.group_norm(var, *affine, 3, 3, [1, 2]))
+        bb.emit_func_output(out)
+    run, module = compiled(bb.get())
+    assert ours(module) == []
+    got = run(tvm.runtime.tensor(x.numpy())).numpy()
+    want = F.group_norm(x.double().movedim(3, 1), 3, *weights.double()).movedim(1, 3)
+    np.testing.assert_allclose(got, want.numpy(), rtol=0, atol=1e-5)
+
+
 def test_rows_that_a_mask_hides() -> None:
     """PyTorch's attention makes zeros of them; of NaN and infinity, NaN.
 
