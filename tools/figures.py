@@ -36,6 +36,7 @@ DEVELOPER = ROOT / "docs" / "developer"
 DOCUMENTS = (
     ROOT / "README.md",
     *(DEVELOPER / f"{name}.md" for name in ("performance", "upstream", "cuda")),
+    ROOT / "docs" / "how-to" / "quantized-models.md",
 )
 BLOCK = re.compile(r"(<!-- figures: (\w+) ([^>]+?) -->\n)(.*?)(<!-- end of figures -->)", re.DOTALL)
 Found = dict[str, Any]
@@ -67,10 +68,11 @@ def provenance(found: Found) -> str:
     head = found.get("header", found)
     versions = ", ".join(f"{name} {number}" for name, number in head["versions"].items())
     limits = f" ({tables.peaks(head)})" if "mcpu" in head else ""
+    dtype = found["rows"][0]["dtype"] if head is not found else "float32"
     measured = [head] if head is not found else [{**head, **row} for row in found["rows"].values()]
     when = dict.fromkeys(f"{one['date']}, commit {one['commit']}" for one in measured)
     return (
-        f"*{head['cpu']}{limits}, {head['threads']} threads, float32; {versions}; "
+        f"*{head['cpu']}{limits}, {head['threads']} threads, {dtype}; {versions}; "
         f"{'; '.join(when)}.*"
     )
 
