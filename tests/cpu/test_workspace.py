@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmark.cases import FACES, read_cases
+from benchmark.cases import KINDS, read_cases
 from helpers.profile import thinned
 from topi_ext import backend
 from topi_ext.cpu.kernels import build
@@ -43,19 +43,19 @@ SOME = {
 }
 
 
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", MACHINES)
-def test_no_more_than_operands_and_result(name: str, face: str) -> None:
+def test_no_more_than_operands_and_result(name: str, kind: str) -> None:
     """Every benchmarked shape, with weights as they come and prepacked."""
     machine, seen = MACHINES[name], 0
     for file, some in SOME.items():
         cases = read_cases(CASES / f"{file}.json")[some]
         # Each is looked at for one of the machines, which differ little in what kernels hold.
         for case in thinned(cases, 3, [*MACHINES].index(name)):
-            g = case.geometry_of(face)
+            g = case.geometry_of(kind)
             layouts = Layouts.canonical(g.rank)
-            problem = Convolution(face, g.as_rank3(), layouts, case.n, ("float32",) * 3)
-            for prepacked in (False, True)[: 1 + (face != "conv_weight_grad")]:
+            problem = Convolution(kind, g.as_rank3(), layouts, case.n, ("float32",) * 3)
+            for prepacked in (False, True)[: 1 + (kind != "conv_weight_grad")]:
                 problem = replace(problem, prepacked=prepacked)
                 plan = choose(problem, machine)
                 kernel = build(problem, plan)
