@@ -178,7 +178,11 @@ def test_turned_channels(guard: Path, tmp_path: Path) -> None:
             y = emit.argument("y", "WC", (length, lanes), "float32")
             with emit.body(x, y) as (source, into):
                 rows = Pitched(into, 0, lanes)
-                transpose(rows, Runs(source, 0, step, channels, length, length), lanes)
+                transpose(
+                    rows,
+                    Runs(source, 0, step, channels, length, length, source.strides["C"]),
+                    lanes,
+                )
         name = f"f{len(kernels)}"
         data = np.arange(channels * reach, dtype="float32").reshape(channels, reach)
         kernels[name], operands[name] = made[0], [data, np.zeros((length, lanes), "float32")]

@@ -32,7 +32,7 @@ def test_values(step: int) -> None:
             pitch = LANES + 3
             held = emit.scratch(100 * pitch, "float32")
             rows = Pitched(held, 5, pitch)
-            transpose(rows, Runs(data, 0, step, channels, length, length), LANES)
+            transpose(rows, Runs(data, 0, step, channels, length, length, data.strides["C"]), LANES)
             for p, k in emit.grid(length, channels):
                 emit.store(out, p * channels + k, held[5 + p * pitch + k])
     func = made[0].with_attr("global_symbol", "main")
