@@ -14,7 +14,17 @@ A table stands between two comments.  The first names files of docs/measured and
 
 Views of whole models:
 
-======= ====================================================================="""
+======= ============================================================================
+rows    milliseconds of each model by engine
+compile seconds of the first compile of each model by engine
+busy    median and 99th percentile of latencies of each model and load by engine
+summary a line for each file: geometric mean and minimum of the best baseline / ours
+======= ============================================================================
+
+Views of single layers, which ``benchmarks/bench.py`` measures, are those of tables.py: ``kinds``,
+``packed`` and ``symbolic`` with a line for each file, and ``layers`` with a line for each case.
+``static`` is the tables of ``tools/cuda_report.py --figures``.
+"""
 
 from __future__ import annotations
 
