@@ -11,8 +11,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -193,6 +195,33 @@ def test_an_interrupt_ends_all_processes(
     assert (status, output, said) == (130, "", ["relax_ext: interrupted"])
     for key in ("left", "right"):
         board(tracker, key).connect().close()
+
+
+def test_an_interrupt_while_a_session_begins(
+    tracker: rpc.Service, servers: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has accepted, and this process does not know its sockets yet."""
+    left, _ = servers
+    ended = left.log.read_text().count("finish serving")
+    connect, accepted, interrupted = tvm.rpc.connect, threading.Event(), threading.Event()
+
+    def slowly(*arguments: object, **options: object) -> object:
+        remote = connect(*arguments, **options)
+        accepted.set()
+        interrupted.wait(LIMIT)
+        return remote
+
+    monkeypatch.setattr(tvm.rpc, "connect", slowly)
+    monkeypatch.setattr(boards, "_leaving", threading.Event())
+    with ThreadPoolExecutor(2) as pool:
+        session = pool.submit(board(tracker, "left", timeout=10 * LIMIT).connect)
+        assert accepted.wait(LIMIT)
+        leaving = pool.submit(boards.hang_up)
+        time.sleep(0.2)
+        interrupted.set()
+        leaving.result()
+        left.says("finish serving", ended + 1)
+        session.result().close()
 
 
 def test_what_is_refused_before_anything_is_compiled(tracker: rpc.Service, servers: list) -> None:

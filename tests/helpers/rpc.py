@@ -88,10 +88,14 @@ def tracker(directory: Path) -> Service:
 
 
 def server(directory: Path, key: str, tracker_port: int) -> Service:
-    """A server under a key, at a free port, known to the tracker."""
-    return Service(
+    """A server under a key, at a free port, which it has bound: of two that start at the same time,
+    both may bind one.
+    """
+    service = Service(
         directory / f"{key}.log",
         "tvm.exec.rpc_server",
         *("--port", "20000", "--port-end", "20900"),
         *("--key", key, "--tracker", f"127.0.0.1:{tracker_port}"),
     )
+    assert service.port
+    return service

@@ -24,8 +24,9 @@ from ..notices import one_line
 
 GRACE = 5.0
 """Seconds that a server has beyond a session's own limit to say that it is over."""
-PATIENCE = 2.0
-"""Seconds that an interrupted process waits for servers to finish what they run."""
+PATIENCE = 5.0
+"""Seconds that an interrupted process waits for servers to take a session or to finish what they
+run."""
 
 _open: list[Session] = []
 _leaving = threading.Event()
@@ -169,19 +170,21 @@ class Session:
         from tvm import rpc
 
         self.board, self.address = board, "{}:{}".format(*address)
-        before = _sockets()
+        self._sockets: list[socket.socket] = []
+        self._begun = threading.Event()
+        _open.append(self)  # first, because a server also dies with a client that vanishes here
+        if _leaving.is_set():
+            threading.Event().wait()  # for the end of this process
         seconds = board.timeout
-        self.remote = self._connected(
-            lambda: rpc.connect(*address, match, session_timeout=seconds), seconds
-        )
-        self._sockets = [socket.socket(fileno=os.dup(fd)) for fd in _sockets() - before]
-        # TVM's client itself waits for ever.
-        limit = struct.pack("ll", int(seconds + GRACE), int((seconds + GRACE) % 1 * 1e6))
-        for connection in self._sockets:
-            for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-                connection.setsockopt(socket.SOL_SOCKET, option, limit)
-        _open.append(self)
         try:
+            self.remote = self._connected(
+                lambda: rpc.connect(*address, match, session_timeout=seconds), seconds
+            )
+            # TVM's client itself waits for ever.
+            limit = struct.pack("ll", int(seconds + GRACE), int((seconds + GRACE) % 1 * 1e6))
+            for connection in self._sockets:
+                for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                    connection.setsockopt(socket.SOL_SOCKET, option, limit)
             if board.threads:
                 self._ask("runtime.config_threadpool", 0, board.threads)
         except BaseException:
@@ -189,14 +192,19 @@ class Session:
             raise
 
     def _connected(self, connect: Callable[[], Any], seconds: float) -> Any:
-        """Call ``connect()`` with a time limit, which TVM does not support."""
+        """Call ``connect()`` with a time limit, which TVM does not support; keep its sockets."""
         found: list[Any] = []
+        before = _sockets()
 
         def run() -> None:
             try:
-                found.append(connect())
+                remote = connect()
+                self._sockets += (socket.socket(fileno=os.dup(fd)) for fd in _sockets() - before)
+                found.append(remote)
             except Exception as error:
                 found.append(error)
+            finally:
+                self._begun.set()
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
@@ -250,7 +258,11 @@ class Session:
             ) from error
 
     def hang_up(self, until: float) -> None:
-        """Say no more, and take what the server still sends until it ends the session."""
+        """Say no more, and take what the server still sends until it ends the session.
+
+        A session that begins is waited for: the server's answers are TVM's to read.
+        """
+        self._begun.wait(max(until - time.monotonic(), 0))
         for connection in self._sockets:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_WR)
