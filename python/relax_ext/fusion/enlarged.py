@@ -44,13 +44,12 @@ from topi_ext.compat import (
 from topi_ext.fusion.resizes import repeats
 from topi_ext.spec.conv import Convolution
 from topi_ext.spec.geometry import Geometry
-from topi_ext.spec.layout import Layouts
 
 from ..op.attrs import read
 from ..target import target_of
 from .constants import parameters_of_load
 from .patterns import Function, named
-from .views import dtype_of, sizes_of
+from .views import sizes_of
 
 R = relax()
 
@@ -188,19 +187,37 @@ def _spread(weight: np.ndarray, factors: tuple[int, ...]) -> np.ndarray:
     return total.transpose(1, 0, 2, 3).astype(weight.dtype)
 
 
+class _Plain(NamedTuple):
+    """A convolution in NCHW with steps of one position.
+
+    Attributes
+    ----------
+    call : relax.Call
+    problem : Convolution
+    geometry : Geometry
+        As the call states it.
+    is_known : bool
+        Whether its weights are known before the model runs.
+    """
+
+    call: Any
+    problem: Convolution
+    geometry: Geometry
+    is_known: bool
+
+
 def parts_of(call: Any, function: Function, parameters: set[Any]) -> list[Part]:
     """Return the parts of a convolution that is worth moving, else none."""
-    conv = named(call, "relax.nn.conv2d")
-    geometry = None if conv is None else _geometry(conv)
-    if conv is None or geometry is None:
+    conv = _plain(call, parameters)
+    if conv is None:
         return []
-    joined = named(function.only_read_by(conv.args[0], conv), "relax.concat")
+    joined = named(function.only_read_by(call.args[0], call), "relax.concat")
     fields = [] if joined is None else _fields(joined)
-    reader, fields = (joined, fields) if fields else (conv, [conv.args[0]])
-    is_known = constant_value(conv.args[1]) is not None or conv.args[1] in parameters
+    reader, fields = (joined, fields) if fields else (call, [call.args[0]])
     moved, kept, first = [], Part([]), 0
     for field in fields:
-        part = _moved(field, first, reader, conv, geometry, is_known, function)
+        resize = named(function.only_read_by(field, reader), RESIZE)
+        part = None if resize is None else _moved(resize, first, conv)
         if part is None:
             kept.fields.append((field, first))
         else:
@@ -209,17 +226,20 @@ def parts_of(call: Any, function: Function, parameters: set[Any]) -> list[Part]:
     return [*moved, *([kept] if kept.fields else [])] if moved else []
 
 
-def _geometry(conv: Any) -> Geometry | None:
-    """Return the geometry of a plain convolution with steps of one position, else None."""
-    found = read(conv)
+def _plain(call: Any, parameters: set[Any]) -> _Plain | None:
+    """Return a plain convolution, else None."""
+    found = None if named(call, "relax.nn.conv2d") is None else read(call)
     if found is None or found.geometry is None:
         return None
     if len(dtypes := set(found.dtypes.values())) > 1 or dtypes - set(DTYPES):
         return None
     geometry: Geometry = found.geometry
     steps = {*geometry.stride, *geometry.dilation, geometry.groups}
-    layouts = [str(call_attr(conv, f"{name}_layout")) for name in ("data", "kernel", "out")]
-    return geometry if steps == {1} and layouts == ["NCHW", "OIHW", "NCHW"] else None
+    layouts = [str(call_attr(call, f"{name}_layout")) for name in ("data", "kernel", "out")]
+    if steps != {1} or layouts != ["NCHW", "OIHW", "NCHW"]:
+        return None
+    is_known = constant_value(call.args[1]) is not None or call.args[1] in parameters
+    return _Plain(call, found.problem, geometry, is_known)
 
 
 def _fields(joined: Any) -> list[Any]:
@@ -233,25 +253,18 @@ def _channels(image: Any) -> int:
     return int(sizes_of(image)[1])
 
 
-def _moved(
-    field: Any,
-    first: int,
-    reader: Any,
-    conv: Any,
-    geometry: Geometry,
-    is_known: bool,
-    function: Function,
-) -> Part | None:
-    """Return the part of a field that is read before it is enlarged, else None."""
-    resize = named(function.only_read_by(field, reader), RESIZE)
-    if resize is None or str(call_attr(resize, "layout")) != "NCHW":
+def _moved(resize: Any, first: int, conv: _Plain) -> Part | None:
+    """Return the part of an image, from channel `first` on, that is read before `resize` enlarges
+    it, else None.
+    """
+    if str(call_attr(resize, "layout")) != "NCHW":
         return None
-    fields = [(resize.args[0], first)]
+    fields, geometry = [(resize.args[0], first)], conv.geometry
     if geometry.kernel == (1, 1) and not any((*geometry.pad_before, *geometry.pad_after)):
-        saves = geometry.k <= _channels(field) and _enlarges(resize)
+        saves = geometry.k <= _channels(resize) and _enlarges(resize)
         return Part(fields, resize) if saves else None
-    factors = _factors(resize) if is_known else None
-    if factors is None or not _saves(conv, field, geometry, factors):
+    factors = _factors(resize) if conv.is_known else None
+    if factors is None or not _saves(conv, _channels(resize), factors):
         return None
     return Part(fields, factors=factors)
 
@@ -276,38 +289,33 @@ def _factors(resize: Any) -> tuple[int, ...] | None:
     return factors if is_whole else None
 
 
-def _saves(conv: Any, field: Any, geometry: Geometry, factors: tuple[int, ...]) -> bool:
+def _saves(conv: _Plain, channels: int, factors: tuple[int, ...]) -> bool:
     """Return whether a transposed convolution of the smaller image is estimated to be faster.
 
     Large kernels of small images take as long as reading their weights, of which it has more.  If
     sizes are symbolic, its phases have to have at most half of the taps.
     """
+    geometry, batch = conv.geometry, conv.problem.n
     kernel, pads = geometry.kernel, (geometry.pad_before, geometry.pad_after)
     if not all(0 <= pad < size for pad, size in zip(sum(pads, ()), 2 * kernel)):
         return False
     taps = [size + factor - 1 for size, factor in zip(kernel, factors)]
     before = [size // factor for size, factor in zip(geometry.x_size, factors)]
-    sizes = (sizes_of(conv)[0], *before)
-    if not all(isinstance(size, int) for size in sizes):
+    if not all(isinstance(size, int) for size in (batch, *before)):
         return bool(2 * prod(taps) <= prod(kernel) * prod(factors))
-    channels = _channels(field)
     spread = Geometry.of_conv_transpose(
         "conv2d_transpose",
-        (sizes[0], channels, *before),
+        (batch, channels, *before),
         (channels, geometry.k, *taps),
         stride=factors,
         padding=[size - 1 - pad for side in pads for size, pad in zip(kernel, side)],
     )
-    times = (
-        _estimated(conv, "conv", replace(geometry, c=channels)),
-        _estimated(conv, "conv_transpose", spread),
-    )
-    return times[1] < times[0]
+    part = replace(geometry, c=channels)
+    return _time(conv, "conv_transpose", spread) < _time(conv, "conv", part)
 
 
-def _estimated(conv: Any, kind: str, geometry: Geometry) -> float:
-    """Return the estimated time of a convolution whose weights are packed, by its fastest plan."""
-    dtypes = (dtype_of(conv),) * 3
-    problem = Convolution.of(kind, geometry, Layouts.canonical(2), sizes_of(conv)[0], dtypes)
-    plans = backend.plans(replace(problem, prepacked=True), target_of(tensor_type_of(conv)))
+def _time(conv: _Plain, kind: str, geometry: Geometry) -> float:
+    """Return the estimated time of `conv` with another geometry and packed weights."""
+    problem = replace(conv.problem, kind=kind, geometry=geometry.as_rank3(), prepacked=True)
+    plans = backend.plans(problem, target_of(tensor_type_of(conv.call)))
     return min((time for time, _ in plans), default=inf)
