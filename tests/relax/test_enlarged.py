@@ -13,6 +13,7 @@ import torch.nn.functional as F
 import tvm
 from torch import Tensor, nn
 from tvm import relax
+from tvm.relax.frontend.torch import from_exported_program
 
 from helpers.whole import TARGET, TOLERANCE, check, compiled, ours
 from relax_ext.pipeline import pipeline, with_packed_parameters
@@ -191,6 +192,22 @@ def test_symbolic_sizes_of_repeated_elements() -> None:
     run, module = compiled(joined("nearest", 3, weight=arrays[2]))
     assert any(name.startswith("conv2d_transpose") for name in ours(module))
     compare(run(*map(tvm.runtime.tensor, arrays)), arrays, "nearest")
+
+
+@pytest.mark.parametrize(("side", "is_moved"), [(24, True), (12, False)])
+def test_weights_that_are_arguments(side: int, is_moved: bool) -> None:
+    """Weights of the transposed convolution are computed at each call, for large images."""
+    torch.manual_seed(0)
+    x = torch.randn(1, 8, side, side)
+    model = Head(lambda image: repeated(image, 2, 2), 8, 8, 3, padding=1)
+    program = torch.export.export(model.eval(), (x,))
+    module = from_exported_program(program, keep_params_as_input=True)
+    module, parameters = relax.frontend.detach_params(module)
+    run, built = compiled(module)
+    assert any(name.startswith("conv2d_transpose") for name in ours(built)) == is_moved
+    (found,) = run(tvm.runtime.tensor(x.numpy()), *parameters["main"])
+    exact = model.double()(x.double()).detach().numpy()
+    assert abs(found.numpy() - exact).max() <= TOLERANCE * abs(exact).max()
 
 
 def test_weights_that_are_known_when_a_model_is_loaded() -> None:
