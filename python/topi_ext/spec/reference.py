@@ -170,7 +170,7 @@ def _weights(
         else:
             weights = np.where(mask == (stated.op == KEEP), weights, stated.fill)
     if problem.causal:
-        last = shape[-1] - shape[-2] if problem.causal == BOTTOM_RIGHT else 0
+        last = abs(shape[-1] - shape[-2]) if problem.causal == BOTTOM_RIGHT else 0
         is_read = np.arange(shape[-1]) <= np.arange(shape[-2])[:, None] + last
         weights = np.where(is_read, weights, -np.inf)
     with np.errstate(invalid="ignore"):

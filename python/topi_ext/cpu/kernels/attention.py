@@ -36,7 +36,7 @@ from math import prod
 from typing import NamedTuple
 
 from ...emit.post_ops import exp_below_zero
-from ...spec.attention import BOTTOM_RIGHT, COLUMN, INNER, KEY, QUERY, Attention
+from ...spec.attention import COLUMN, INNER, KEY, QUERY, Attention
 from .. import emit
 from ..emit import Array, Expr, Operand
 from ..parts.attention import (
@@ -149,7 +149,6 @@ class _Block:
         self.queries, self.scores, self.columns, self.largest, self.sums = arrays
         keys = self.size[KEY]
         self.is_one_block = isinstance(keys, int) and 0 < keys <= self.plan.keys
-        self.is_one_block = self.is_one_block and self.problem.causal != BOTTOM_RIGHT
 
     def emit(self) -> None:
         """Emit the whole block."""

@@ -61,15 +61,17 @@ class AttentionOperands(NamedTuple):
     @property
     def diagonal(self) -> Expr:
         """The last key that query 0 reads, in causal attention."""
-        ends = self.problem.causal == BOTTOM_RIGHT
-        return self.size[KEY] - self.size[QUERY] if ends else 0
+        if self.problem.causal != BOTTOM_RIGHT:
+            return 0
+        keys, queries = self.size[KEY], self.size[QUERY]
+        return emit.most(keys - queries, queries - keys)
 
     def keys_before(self, query: Expr) -> Expr:
         """Return the number of keys that some of the queries before `query` read."""
         keys = self.size[KEY]
         if not self.problem.causal:
             return keys
-        return emit.opaque_value(emit.most(emit.least(keys, query + self.diagonal), 0))
+        return emit.opaque_value(emit.least(keys, query + self.diagonal))
 
 
 def _viewed(operand: Operand, letters: str, size: dict[str, Expr]) -> Operand:
