@@ -653,7 +653,52 @@ RESIZING: dict[str, Drawn] = {
     "trilinear": resize("trilinear", _LINEAR, (2, 1.5, 0.7), "NCDHW"),
 }
 
+# ---------------------------------------------------------------- attention
+
+
+def attention(
+    causal: str | None = None, bias: bool = False, hides: bool = False, more_queries: bool = False
+) -> Drawn:
+    """Attention; `hides`: the bias hides all keys of one query, which gives zeros."""
+
+    def drawn(draw: Draw) -> GradientCase:
+        (m, n), heads = sorted([draw.int(2, 6), draw.int(2, 6)], reverse=more_queries), 2
+        q, k = (values(draw, 2, size, heads, 4) for size in (m, n))
+        tensors = [q, k, values(draw, 2, n, heads, 3)]
+        if bias:
+            tensors.append(values(draw, draw.pick(1, 2), 1, m, n))
+        if hides:
+            tensors[3][:, :, 0] = -torch.inf
+        last = {"TopLeft": 0, "BottomRight": abs(n - m)}.get(causal or "", n)
+        read = torch.ones(m, n, dtype=torch.bool).tril(last)
+
+        def theirs(q: Any, k: Any, v: Any, mask: Any = 0) -> torch.Tensor:
+            q, k, v = (one.transpose(1, 2) for one in (q, k, v))
+            scores = (q @ k.mT * 0.7 + mask).masked_fill(~read, -torch.inf)
+            hidden = (scores == -torch.inf).all(-1, keepdim=True)
+            weights = scores.masked_fill(hidden, 0).softmax(-1).masked_fill(hidden, 0)
+            return (weights @ v).transpose(1, 2)
+
+        def ours(*operands: Any) -> Any:
+            return op.nn.attention(*operands, scale=0.7, causal_mask=causal)
+
+        return GradientCase(tuple(tensors), ours, theirs)
+
+    return drawn
+
+
+ATTENTION: dict[str, Drawn] = {
+    "attention": attention(),
+    "attention, more queries": attention(more_queries=True),
+    "attention, bias": attention(bias=True),
+    "attention, hidden query": attention(bias=True, hides=True),
+    "attention, top left": attention("TopLeft", bias=True),
+    "attention, bottom right": attention("BottomRight"),
+    "attention, bottom right, more queries": attention("BottomRight", more_queries=True),
+}
+
 FAMILIES: dict[str, dict[str, Drawn]] = {
+    "attention": ATTENTION,
     "norms": NORMS,
     "activations": ACTIVATIONS,
     "arithmetic": ARITHMETIC,

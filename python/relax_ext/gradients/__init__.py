@@ -4,6 +4,7 @@
 ======================  ==================================================================
 :mod:`.activations`     relu, leaky relu, prelu, gelu, softplus, selu
 :mod:`.arithmetic`      powers, limits, remainders, functions of one element, conversions
+:mod:`.attention`       attention, with a bias too
 :mod:`.constants`       what has no gradient; dropout is refused
 :mod:`.indexing`        gathers and scatters
 :mod:`.norms`           batch, layer, group, instance and RMS norm
@@ -23,6 +24,7 @@ from typing import Any
 from . import (
     activations,
     arithmetic,
+    attention,
     constants,
     indexing,
     norms,
@@ -39,6 +41,7 @@ __all__ = ["GRADIENTS"]
 _MODULES = (
     activations,
     arithmetic,
+    attention,
     constants,
     indexing,
     norms,

@@ -41,8 +41,8 @@ OPERAND_ROLES = (QUERY + INNER, KEY + INNER, KEY + COLUMN, QUERY + COLUMN)
 ADD, KEEP, HIDE, MULTIPLY = MASK_OPS = ("add", "keep", "hide", "multiply")
 
 TOP_LEFT, BOTTOM_RIGHT = "top_left", "bottom_right"
-"""Causal attention: query i reads keys up to i, or up to ``i + |n - m|`` by TVM's definition: both end
-together if there are no more queries than keys."""
+"""Causal attention: query i reads keys up to i, or up to ``i + |n - m|``; then both end together if
+there are no more queries than keys.  TVM defines both."""
 
 
 @dataclass(frozen=True)
