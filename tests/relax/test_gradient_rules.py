@@ -569,6 +569,7 @@ def test_half_precision_is_summed_in_float32(dtype: str) -> None:
 # ---------------------------------------------------------------- second order
 
 SECOND = {
+    "attention": ("attention, bias", "attention, top left"),
     "norms": ("batch_norm of a batch", "rms_norm"),
     "activations": ("gelu_tanh", "softplus"),
     "arithmetic": ("power 3.0", "power of tensors", "asinh"),
