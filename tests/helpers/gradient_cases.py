@@ -167,7 +167,61 @@ def group_norm(draw: Draw) -> GradientCase:
     )
 
 
+def norm_of_axes(axes: Sequence[int], *, mean: bool = True, **flags: bool) -> Drawn:
+    """A layer norm, or an RMS norm without `mean`; weights have the axes in the order of `axes`."""
+
+    def ours(x: Any, gamma: Any, beta: Any = None) -> Any:
+        if mean:
+            return op.nn.layer_norm(x, gamma, beta, list(axes), **flags)
+        return op.nn.rms_norm(x, gamma, list(axes))
+
+    def theirs(x: Any, gamma: Any, beta: Any = None) -> torch.Tensor:
+        y = x - x.mean(axes, keepdim=True) if mean else x
+        y = y / (y.square().mean(axes, keepdim=True) + 1e-5).sqrt()
+        order = [*(axis for axis in range(x.ndim) if axis not in axes), *axes]
+        y = y.permute(order)
+        y = y * gamma if flags.get("scale", True) else y
+        y = y + beta if mean and flags.get("center", True) else y
+        return y.permute([order.index(axis) for axis in range(x.ndim)])
+
+    def drawn(draw: Draw) -> GradientCase:
+        x = values(draw, 2, draw.int(5, 9), 3, draw.int(5, 9))
+        weights = [values(draw, *(x.shape[axis] for axis in axes)) for _ in range(1 + mean)]
+        return GradientCase((x, *weights), ours, theirs, "float32")
+
+    return drawn
+
+
+def norm_of_channels(groups: int, **flags: bool) -> Drawn:
+    """A group norm, or an instance norm of no groups, with channels last."""
+
+    def drawn(draw: Draw) -> GradientCase:
+        x = values(draw, 2, 3, draw.int(3, 5), 6)
+        name, stated = ("group_norm", [groups]) if groups else ("instance_norm", [])
+
+        def theirs(x: Any, gamma: Any, beta: Any) -> torch.Tensor:
+            y = F.group_norm(x.movedim(-1, 1), groups or 6).movedim(1, -1)
+            y = y * gamma if flags.get("scale", True) else y
+            return y + beta if flags.get("center", True) else y
+
+        return GradientCase(
+            (x, values(draw, 6), values(draw, 6)),
+            lambda x, g, b: getattr(op.nn, name)(x, g, b, *stated, 3, [1, 2], **flags),
+            theirs,
+            "float32",
+        )
+
+    return drawn
+
+
 NORMS: dict[str, Drawn] = {
+    "layer_norm of axes in another order": norm_of_axes((3, 1)),
+    "layer_norm without scale": norm_of_axes((3, 2), scale=False),
+    "layer_norm of inner axes without shift": norm_of_axes((1, 2), center=False),
+    "rms_norm of axes in another order": norm_of_axes((3, 2), mean=False),
+    "rms_norm of inner axes": norm_of_axes((1,), mean=False),
+    "group_norm without scale": norm_of_channels(2, scale=False),
+    "instance_norm without shift": norm_of_channels(0, center=False),
     "batch_norm of a batch": batch_norm(True),
     "batch_norm of a batch, no gamma": batch_norm(True, scale=False),
     "batch_norm of given statistics": batch_norm(False),

@@ -14,11 +14,13 @@ read for a, for b, and for dx.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 from topi_ext.compat import call_attr, relax
 from topi_ext.spec.geometry import fail
 
+from ..op.norms import explicit
 from .parts import (
     Rule,
     axes_of,
@@ -241,10 +243,26 @@ def rms_norm(y: Any, call: Any, dy: Any, bb: Any) -> list[Any]:
     ]
 
 
+def of_explicit(rule: Rule) -> Rule:
+    """Return `rule` for norms without scale or shift, and of axes in any order, too."""
+
+    @wraps(rule)
+    def made(y: Any, call: Any, dy: Any, bb: Any) -> list[Any]:
+        found = explicit(bb, call)
+        dx, *others = rule(y, found.call, dy, bb)
+        back = sorted(range(len(found.order)), key=found.order.__getitem__)
+        if back != list(found.order) or back != sorted(back):
+            others = [op.permute_dims(bb.emit(one), back) for one in others]
+        flags = found.flags or (True,)
+        return [dx, *(one if is_used else None for one, is_used in zip(others, flags))]
+
+    return made
+
+
 RULES: dict[str, Rule] = {
     "relax.nn.batch_norm": in_float32(batch_norm),
-    "relax.nn.group_norm": in_float32(group_norm),
-    "relax.nn.instance_norm": in_float32(instance_norm),
-    "relax.nn.layer_norm": in_float32(layer_norm),
-    "relax.nn.rms_norm": in_float32(rms_norm),
+    "relax.nn.group_norm": in_float32(of_explicit(group_norm)),
+    "relax.nn.instance_norm": in_float32(of_explicit(instance_norm)),
+    "relax.nn.layer_norm": in_float32(of_explicit(layer_norm)),
+    "relax.nn.rms_norm": in_float32(of_explicit(rms_norm)),
 }

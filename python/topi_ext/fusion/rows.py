@@ -103,9 +103,9 @@ class Normalized(NamedTuple):
 
 
 def layer_norm(shape: Sequence[Size], axes: Sequence[int]) -> Normalized | None:
-    """Return the rows of a layer norm; None where they are not the last axes."""
+    """Return the rows of a layer norm; None where they are not the last axes in their order."""
     count = len(shape) - len(axes)
-    if sorted(axes) != list(range(count, len(shape))):
+    if list(axes) != list(range(count, len(shape))):
         return None
     names = tuple(_NAMES[: len(shape)])
     columns = "".join(names[count:])
