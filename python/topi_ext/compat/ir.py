@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -29,6 +29,16 @@ def at_most(a: Any, b: Any) -> bool:
     for size in tir.analysis.undefined_vars(difference):
         analyzer.bind(size, tvm.ir.Range(0, 1 << 31))
     return bool(analyzer.can_prove(difference >= 0))
+
+
+def lower_bounds(axes: Iterable[Any]) -> Callable[[Any], int]:
+    """Return the function of the least value that an expression may have, for iteration variables
+    with their ranges; far below -2^31 where that is not known.
+    """
+    analyzer = arith.Analyzer()
+    for axis in axes:
+        analyzer.bind(axis.var, axis.dom)
+    return lambda number: int(analyzer.const_int_bound(number).min_value)
 
 
 def simplify(value: Any) -> Any:

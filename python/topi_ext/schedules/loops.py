@@ -18,6 +18,7 @@ from typing import Any
 
 from ..compat import s_tir
 from .blocks import SPATIAL, has_columns, known_extent, loop_kinds, row_parts
+from .remainders import without_shifted_remainders
 
 _PARALLEL_POINTS = 1 << 15
 """Loops over fewer points are left to the calling thread: waking the others takes about as long."""
@@ -55,11 +56,18 @@ def scheduled(func: Any, write: Callable[[Any, list[Any]], bool]) -> Any:
         return func
     schedule = s_tir.Schedule(func, debug_mask="none")
     try:
-        if not write(schedule, schedule.get_child_blocks(schedule.get_sblock("root"))):
+        if not write(schedule, _blocks(schedule)):
             return func
     except s_tir.ScheduleError:
         return func  # as TVM would have it
-    return schedule.mod["main"].with_attr("tirx.is_scheduled", True)
+    axes = [axis for block in _blocks(schedule) for axis in schedule.get(block).iter_vars]
+    exact = without_shifted_remainders(schedule.mod["main"], axes)
+    return exact.with_attr("tirx.is_scheduled", True)
+
+
+def _blocks(schedule: Any) -> list[Any]:
+    found: list[Any] = schedule.get_child_blocks(schedule.get_sblock("root"))
+    return found
 
 
 def _parallel(schedule: Any, blocks: list[Any]) -> bool:
