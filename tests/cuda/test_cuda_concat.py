@@ -86,7 +86,7 @@ op = relax.op
 
 
 def concat_of(bb: relax.BlockBuilder, skip: relax.Var, up: relax.Var, axis: int) -> relax.Expr:
-    """What a decoder does with both."""
+    """Return the concatenation of a decoder."""
     return op.concat((skip, up), axis)
 
 
