@@ -115,7 +115,7 @@ def supports(kind: str, target: Any, zero_points: ZeroPoints = NO_ZERO_POINTS) -
     kind : str
         ``conv``, ``conv_transpose``, ``conv_weight_grad``, ``matmul``, ``softmax``,
         ``masked_softmax``, ``normalize``, ``strided_normalize``, ``attention``,
-        ``attention_grad``, ``transpose`` or ``resize``.
+        ``attention_grad``, ``transpose`` or ``resize``; ``concat`` of a convolution and tensors.
     target : tvm.target.Target or None
     zero_points : tuple of int
         Numbers that are subtracted from elements of both operands.
@@ -129,6 +129,12 @@ def supports(kind: str, target: Any, zero_points: ZeroPoints = NO_ZERO_POINTS) -
     if not found.fuses(zero_points):
         return Support(False, f"target kind {name} has no kernels with zero points")
     return Support(True)
+
+
+def _is_served(problem: Problem, target: Any) -> bool:
+    """Return whether a target has kernels for a problem."""
+    asked = (problem.kind, *(["concat"] if problem.is_part else []))
+    return all(supports(kind, target, problem.zero_points) for kind in asked)
 
 
 def limits(problem: Problem, target: Any) -> list[Rule]:
@@ -175,7 +181,7 @@ def build(problem: Problem, target: Any) -> Any:
         Its parameters are the :meth:`~topi_ext.spec.problem.Problem.arguments` of the problem.
         Symbolic sizes become variables of the function.  Equal problems give the same object.
     """
-    if not supports(problem.kind, target, problem.zero_points):
+    if not _is_served(problem, target):
         return None
     return announce(_build(_Request.of(problem, of_target(target))))
 
@@ -197,7 +203,7 @@ def prepack(problem: Any, target: Any) -> tuple[Packing | None, Any]:
     kernel : PrimFunc or None
         As :func:`build` returns it, but with `packed` in place of the weight.
     """
-    if not supports(problem.kind, target, problem.zero_points):
+    if not _is_served(problem, target):
         return None, None
     request = _Request.of(replace(problem, prepacked=True), of_target(target))
     return _build_packing(request), announce(_build(request))
@@ -217,7 +223,7 @@ def packing_ahead(problem: Any, target: Any) -> Packing | None:
     Packing or None
         None where the kernel reads weights as they are, or `target` has none.
     """
-    if not supports(problem.kind, target, problem.zero_points):
+    if not _is_served(problem, target):
         return None
     request = _Request.of(replace(problem, prepacked=True), of_target(target))
     return _build_packing(request)

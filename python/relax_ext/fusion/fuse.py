@@ -14,6 +14,7 @@ from topi_ext.compat import relax
 from .affine import merge_affine
 from .attention import read as read_attention
 from .chains import Begin, Chain, chains_of, products_and_rows, transposes
+from .concat import with_concats
 from .constants import parameters_of_load
 from .match import lowered
 
@@ -22,7 +23,7 @@ R = relax()
 
 def fuse_kernels(module: Any, packs_parameters: bool = False) -> Any:
     """Lower convolutions and matrix products of `module` together with the element-wise operators
-    behind them.
+    behind them, and with concatenations of their results where kernels write these.
 
     Constant weights are packed by a call whose operands are constants, which ``FoldConstant``
     computes at compile time.  What has no kernel of ours is left as it is.  Attention comes first,
@@ -62,9 +63,10 @@ class _Fuser(PyExprMutator):  # type: ignore[misc]
 
     def rewrite(self, name: Any, func: Any) -> None:
         """Put the fused function into the builder's module."""
-        self.chains = chains_of(func, self.begin)
-        for chain in self.chains.values():
+        chains = chains_of(func, self.begin)
+        for chain in chains.values():
             merge_affine(chain)
+        self.chains = with_concats(func, chains)
         self.parameters = parameters_of_load(func) if self.packs_parameters else set()
         if self.chains:
             fused = R.analysis.remove_all_unused(self.visit_expr(func))

@@ -84,7 +84,8 @@ def lowered(
         result, ndim = R.ShapeExpr(sizes), len(sizes)
     if packing is not None:
         arguments[1] = _packed(builder, packing, arguments[1], anchor.name)
-    name = builder.add_func(kernel, "_".join([anchor.name, *(step.op for step in steps)]))
+    done = [*(step.op for step in steps), *(["concat"] if problem.is_part else [])]
+    name = builder.add_func(kernel, "_".join([anchor.name, *done]))
     kind = tensor_type(result, anchor.dtype, ndim, match.type.vdevice)
     call = R.call_tir(name, arguments, kind)
     return reshaped(builder, builder.emit(call), anchor.shape) if anchor.merges_axes else call

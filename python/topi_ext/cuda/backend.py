@@ -20,7 +20,7 @@ from ..spec.rowwise import RowWise
 from ..spec.size_rules import Rule
 from . import kernels
 from .machine import GRID, GpuMachine
-from .plan.cost import LAUNCH, bytes_time
+from .plan.cost import LAUNCH, bytes_time, joining_time
 from .plan.tiles import Plan
 from .registry import KERNELS
 from .select.choose import candidates, rated
@@ -54,6 +54,8 @@ class CudaBackend:
     def choice(self, problem: Problem) -> Choice:
         """Return the plan with the lowest estimate."""
         nanoseconds, plan = rated(problem, self.machine, self.selection)
+        if isinstance(problem, Convolution):
+            nanoseconds += joining_time(problem, self.machine)
         return Choice(plan, nanoseconds, "estimate" if self.selection.is_all else "selected")
 
     def build(self, problem: Problem, plan: Plan | None = None) -> Any:
@@ -85,8 +87,10 @@ class CudaBackend:
 
     @staticmethod
     def supports(kind: str) -> bool:
-        """Return whether there are kernels for a kind of operator."""
-        return KERNELS.serves(kind)
+        """Return whether there are kernels for a kind of operator; convolutions write their results
+        into concatenations.
+        """
+        return kind == "concat" or KERNELS.serves(kind)
 
     @staticmethod
     def fuses(zero_points: ZeroPoints) -> bool:
@@ -99,10 +103,11 @@ class CudaBackend:
         if isinstance(problem, RowWise):
             return _row_rules(problem)
         assert isinstance(problem, Convolution)
-        sizes = problem.y_sizes if problem.kind == "conv_weight_grad" else problem.out_sizes
-        channels = 1 if problem.kind == "conv_weight_grad" else problem.out_channels
-        numbered = prod(sizes) * channels * problem.geometry.groups
-        what = "positions of y" if problem.kind == "conv_weight_grad" else "elements of the result"
+        if problem.kind == "conv_weight_grad":
+            numbered, what = prod(problem.y_sizes) * problem.geometry.groups, "positions of y"
+        else:
+            numbered = prod(problem.out_sizes) * problem.result_channels
+            what = "elements of the result"
         rule = f"{problem.kind}: kernels for cuda number {what} with 32 bits: divide the batch"
         return [(numbered <= GRID, rule)]
 

@@ -62,13 +62,14 @@ from .expressions import (
     unravel,
     wide,
 )
-from .operands import Array, Operand, Part, store
+from .operands import Array, Channels, Operand, Part, store
 
 __all__ = [
     "ATTRIBUTES",
     "SCRATCH_BYTES",
     "STACK_BYTES",
     "Array",
+    "Channels",
     "Expr",
     "Operand",
     "Part",

@@ -44,7 +44,15 @@ class Array:
 
 
 class Operand(Array):
-    """An argument of the kernel as a flat array with a stride per stored axis."""
+    """An argument of the kernel as a flat array with a stride per stored axis.
+
+    Attributes
+    ----------
+    is_whole : bool
+        Whether its elements are neighbours in memory, from the first on.
+    """
+
+    is_whole = True
 
     def __init__(self, buffer: Any, dtype: str, order: str, shape: Sequence[Expr]):
         super().__init__(buffer, dtype)
@@ -82,6 +90,31 @@ class Part(Operand):
 
     def __getitem__(self, index: Expr) -> Expr:
         return self.buffer[wide(index + self.start)]
+
+
+class Channels(Operand):
+    """Neighbouring channels of `whole` as an operand of its own, whose elements only
+    :meth:`~Operand.at` finds.
+
+    Attributes
+    ----------
+    first, of : int
+        Number of the first channel, and channels of `whole`.
+    start : Expr
+        Index of the first element.
+    """
+
+    is_whole = False
+
+    def __init__(self, whole: Operand, first: int, count: int):
+        sizes = {**whole.sizes, "C": count}
+        super().__init__(whole.buffer, whole.dtype, "".join(sizes), list(sizes.values()))
+        self.first, self.of = first, whole.sizes["C"]
+        self.strides, self.start = whole.strides, first * whole.strides["C"]
+
+    def at(self, letters: str, *where: Expr) -> Expr:
+        """See :meth:`Operand.at`."""
+        return super().at(letters, *where) + self.start
 
 
 def store(array: Array, index: Expr, value: Expr) -> None:

@@ -14,7 +14,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from ..compat import same_size
-from ..spec.conv import RESULT, Convolution
+from ..spec.conv import NOT_JOINED, RESULT, Convolution, Joined
 from ..spec.dtypes import FLOATS
 from ..spec.geometry import Size
 from ..spec.layout import SPATIAL
@@ -115,10 +115,13 @@ class ConvAnchor(Anchor):
     name : str
     base : Convolution
         The convolution without post-ops.
+    joined : pair of tuples
+        As :class:`~topi_ext.spec.conv.Convolution` has it.
     """
 
     name: str
     base: Convolution
+    joined: Joined = NOT_JOINED
 
     merges_axes = False
     has_weight = True
@@ -155,7 +158,7 @@ class ConvAnchor(Anchor):
 
     def problem(self, epilogue: Sequence[PostOp]) -> Convolution:
         """Return the convolution with post-ops."""
-        return replace(self.base, epilogue=tuple(epilogue))
+        return replace(self.base, epilogue=tuple(epilogue), joined=self.joined)
 
 
 @dataclass(frozen=True)

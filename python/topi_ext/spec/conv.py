@@ -27,6 +27,11 @@ DATA = "NDHW"
 TAPS = "DHW"
 """The axes of a kernel beside its channels O and I."""
 
+Joined = tuple[tuple[int, ...], tuple[int, ...]]
+"""Channels of the tensors before a result in a concatenation, and of those behind it."""
+
+NOT_JOINED: Joined = ((), ())
+
 QUANTIZED = {"int8": (-128, 127), "uint8": (0, 255)}
 """Dtypes that have zero points, and which these may be."""
 
@@ -58,6 +63,9 @@ class Convolution(Problem):
         Numbers that are subtracted from elements of both operands before they are multiplied.
     stated : Geometry or None
         For symbolic sizes, the geometry as the operator states it, which its run-time checks name.
+    joined : pair of tuples
+        Channels of each tensor before the result, and of each behind it, where the kernel writes
+        the concatenation of all of them.  Each is stored as the result is.
 
     Raises
     ------
@@ -74,6 +82,7 @@ class Convolution(Problem):
     prepacked: bool = False
     zero_points: ZeroPoints = NO_ZERO_POINTS
     stated: Geometry | None = None
+    joined: Joined = NOT_JOINED
 
     @classmethod
     def of(
@@ -135,7 +144,9 @@ class Convolution(Problem):
         return rules(self.kind, self.stated or self.geometry)
 
     def arguments(self) -> Iterator[Argument]:
-        """Data, weight, operands of the epilogue and result; of a weight gradient x, y, result."""
+        """Data, weight, operands of the epilogue, other parts of a concatenation, and result; of a
+        weight gradient x, y, result.
+        """
         g, (first, second, result) = self.geometry, self.dtypes
         x = self.layouts.x, {**dict(zip(DATA, self.x_sizes)), "C": g.c}
         y = self.layouts.y, {**dict(zip(DATA, self.y_sizes)), "C": g.k}
@@ -152,7 +163,10 @@ class Convolution(Problem):
                 letter: out[1][letter] if letter in step.varies else 1 for letter in step.order
             }
             yield _argument(f"operand{number}", step.order, sizes, step.dtype or result)
-        yield _argument("out", *out, result)
+        order, own = out
+        for number, channels in enumerate(sum(self.joined, ())):
+            yield _argument(f"part{number}", order, {**own, "C": channels}, result)
+        yield _argument("out", order, {**own, "C": self.result_channels}, result)
 
     @property
     def _weight(self) -> tuple[str, dict[str, Size]]:
@@ -265,6 +279,16 @@ class Convolution(Problem):
         """Channels per group of the result of a gather."""
         g = self.geometry
         return g.c_per_group if self.transposed else g.k_per_group
+
+    @property
+    def is_part(self) -> bool:
+        """Return whether the kernel writes a concatenation."""
+        return self.joined != NOT_JOINED
+
+    @property
+    def result_channels(self) -> int:
+        """Channels of all groups of the result of a gather, and of what is joined to it."""
+        return self.geometry.groups * self.out_channels + sum(map(sum, self.joined))
 
     @property
     def weights_per_group(self) -> int:

@@ -47,6 +47,8 @@ class Problem:
         Numbers that are subtracted from elements of both operands.
     is_static : bool
         Whether all sizes are numbers.
+    is_part : bool
+        Whether the kernel writes a concatenation, of which it computes one part.
     """
 
     kind: Any
@@ -56,6 +58,7 @@ class Problem:
     prepacked: Any = False
     zero_points: Any = NO_ZERO_POINTS
     is_static: Any = True
+    is_part: Any = False
 
     def arguments(self) -> Iterable[Argument]:
         """Return the arguments of the kernel, in order; a weight is the second."""

@@ -147,6 +147,7 @@ class OutputTile:
         for step, operand in zip(steps, self.extra):
             varies = "".join(letter for letter in step.varies if letter != "C")
             alike = list(operand.strides) == order and set(step.varies) == set(order)
+            alike = alike and self.result.is_whole
             stride = along(operand, "C") if "C" in step.varies else 0
             found.append(ExtraOperand(operand, varies, alike, stride))
         return found

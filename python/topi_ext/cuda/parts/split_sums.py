@@ -49,19 +49,24 @@ def add_shares(
             for share in emit.unrolled(tile.splits - 1):
                 index = number + (flat(share) + 1) * shares.strides["S"]
                 store(total, 0, total[0] + shares[index])
-            value = _finished(problem, extra, out, number, total[0])
-            store(out, number, emit.cast(value, problem.finished_dtype, out.dtype))
+            at = _place(out, number) if problem.epilogue or not out.is_whole else {}
+            value = _finished(problem, extra, at, total[0])
+            index = number if out.is_whole else out.at("".join(at), *at.values())
+            store(out, index, emit.cast(value, problem.finished_dtype, out.dtype))
+
+
+def _place(out: Operand, number: Expr) -> dict[str, Expr]:
+    """Return where element `number` is along each axis."""
+    digits = emit.unravel(number, list(out.sizes.values()))
+    return dict(zip(out.sizes, map(opaque_value, digits)))
 
 
 def _finished(
-    problem: Convolution, extra: Sequence[Operand], out: Operand, number: Expr, value: Expr
+    problem: Convolution, extra: Sequence[Operand], at: dict[str, Expr], value: Expr
 ) -> Expr:
-    """Apply the epilogue to the sum of element `number`."""
+    """Apply the epilogue to the sum of an element."""
     if not problem.epilogue:
         return value
-    letters = "".join(out.sizes)
-    digits = emit.unravel(number, list(out.sizes.values()))
-    at = dict(zip(letters, map(opaque_value, digits)))
     steps = [step for step in problem.epilogue if step.order]
     sources = []
     for step, operand in zip(steps, extra):

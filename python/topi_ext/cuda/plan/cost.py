@@ -206,6 +206,16 @@ def packing_time(problem: Convolution, machine: GpuMachine) -> float:
     return LAUNCH + PACKING * bytes_time(moved, machine)
 
 
+def joining_time(problem: Convolution, machine: GpuMachine) -> float:
+    """Return the nanoseconds of the kernel that copies other parts of a concatenation; 0 if the
+    result is no part of one.
+    """
+    if not problem.is_part:
+        return 0.0
+    elements = prod(nominal(problem.out_sizes)) * sum(map(sum, problem.joined))
+    return LAUNCH + bytes_time(2 * elements * byte_width(problem.dtypes[2]), machine)
+
+
 def wgrad_steps(problem: Convolution, tile: Tile) -> int:
     """Return the steps of a sum over positions that is not split."""
     return -(-prod(nominal(problem.y_sizes)) // tile.depth)
