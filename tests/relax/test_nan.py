@@ -44,8 +44,11 @@ def special(shape: tuple[int, ...], seed: int, every: int = 7) -> torch.Tensor:
     return torch.from_numpy(values.reshape(shape))
 
 
-def check(got: np.ndarray, want: np.ndarray, relative: float = RELATIVE) -> None:
-    scale = np.abs(want[np.isfinite(want)]).max(initial=1e-30)
+def check(
+    got: np.ndarray, want: np.ndarray, relative: float = RELATIVE, least: float = 1e-30
+) -> None:
+    """Compare; errors are relative to the largest finite value, or to `least`."""
+    scale = np.abs(want[np.isfinite(want)]).max(initial=least)
     np.testing.assert_allclose(got, want, rtol=0, atol=relative * scale, equal_nan=True)
 
 
@@ -230,10 +233,13 @@ def test_random_graphs(names: list[str], seed: int) -> None:
         return x
 
     want = x.double()
+    largest = 1e-30
     for name in names:
         want = STEPS[name][1](want)
+        largest = max([largest, *want[want.isfinite()].abs().tolist()])
     got = compiled(module(function, x.numpy()))[0](tvm.runtime.tensor(x.numpy())).numpy()
-    check(got, want.numpy())
+    # x - x may be the rounding error of a product: LLVM fuses one of both.
+    check(got, want.numpy(), least=largest)
 
 
 def test_a_function_without_floats_is_left_alone() -> None:

@@ -131,6 +131,7 @@ ARITHMETIC = {
     "clamp, max, integers": right(lambda a: a.clamp(max=2), A, dtype="int64"),
     "clamp, min, a tensor": wrong(lambda a, b: a.clamp(min=b), A, A),
     "clamp": right(lambda a: a.clamp(-0.5, 0.7), A),
+    "clamp, bounds that cross": wrong(lambda a: a.clamp(0.7, -0.5), A),
     "clamp_max": right(lambda a: torch.clamp_max(a, 0.5), A),
     "cumsum of int32": wrong(lambda a: a.cumsum(1), A, dtype="int32"),
     "cumsum": right(lambda a: a.cumsum(1), A),

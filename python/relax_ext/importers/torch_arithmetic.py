@@ -90,8 +90,9 @@ def _bounded(emit: Emit, x: Any, low: Any, high: Any) -> Any:
     dtype = dtype_of(x)
     are_numbers = not any(isinstance(bound, R.Expr) for bound in (low, high))
     if are_numbers and "float" in dtype:
-        limits = -math.inf if low is None else low, math.inf if high is None else high
-        return emit(R.op.clip(x, *limits))  # which kernels take in
+        high = math.inf if high is None else high
+        low = -math.inf if low is None else min(low, high)  # the upper bound counts, TVM's lower
+        return emit(R.op.clip(x, low, high))  # which kernels take in
     for bound, limit in ((low, R.op.maximum), (high, R.op.minimum)):
         if bound is not None:
             x = emit(limit(x, _bound(emit, bound, dtype)))

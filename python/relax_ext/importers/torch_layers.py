@@ -175,7 +175,12 @@ def _resized(emit: Emit, a: Any, method: str) -> Any:
 
 
 def _antialiased(emit: Emit, call: Any) -> Any:
-    """Resize to a larger size, where nothing is filtered."""
+    """Resize to a larger size, where nothing is filtered.
+
+    With `align_corners` PyTorch's filter is centred at other places than those of the corners.
+    """
+    if call.align_corners:
+        raise fail("upsample", "antialias=True must come with align_corners=False")
     before, after = _shape(call.self)[2:], tuple(call.output_size)
     if not all(isinstance(b, int) and isinstance(a, int) and b <= a for a, b in zip(after, before)):
         raise fail("upsample", f"antialias=True must come with a larger size: {before} to {after}")

@@ -315,13 +315,21 @@ _BOUNDS = {"aten::clamp": (1, 2), "aten::clamp_min": (1, None), "aten::clamp_max
 
 
 def _clamp(converter: Any, stock: Convert, at: tuple[int | None, int | None]) -> Convert:
-    """One bound only: TVM puts the other at the end of the dtype, which int64 does not survive."""
+    """One bound only: TVM puts the other at the end of the dtype, which int64 does not survive.
+
+    Of numbers that cross, the upper bound counts; in TVM it is the lower.
+    """
 
     def convert(inputs: Sequence[Any], types: Sequence[str]) -> Any:
         low, high = (None if i is None or i >= len(inputs) else i for i in at)
         low, high = (i if i is not None and inputs[i] is not None else None for i in (low, high))
         which = high if low is None else low
-        if which is None or (low is not None and high is not None):
+        if low is not None and high is not None:
+            bounds = inputs[low], inputs[high]
+            if all(isinstance(bound, (int, float)) for bound in bounds) and bounds[0] > bounds[1]:
+                inputs = [inputs[high] if i == low else one for i, one in enumerate(inputs)]
+            return stock(inputs, types)
+        if which is None:
             return stock(inputs, types)
         operands = [inputs[0], inputs[which]], [types[0], types[which]]
         data, bound = converter.pytorch_promote_types(*operands)

@@ -176,6 +176,16 @@ MOST_KINDS = 4
 """Kinds of phases that a kernel which saves products writes out: with eight, 3 s to build."""
 
 
+LEAST_CHANNELS = 2
+"""Input channels of a group from which on products are saved.  With one, additions take as long as
+the products that they save, and errors, which are relative to the neighbours of an element, are
+large beside a sum of few products."""
+
+
+def _tiles(problem: Convolution) -> list[Tile]:
+    return candidate_tiles(problem) if problem.in_channels >= LEAST_CHANNELS else []
+
+
 def winograd_candidates(
     problem: Convolution, machine: CpuMachine, tiles: Sequence[Tile] | None = None
 ) -> Iterator[tuple[float, WinogradPlan]]:
@@ -183,11 +193,12 @@ def winograd_candidates(
 
     Considers the tiles that may be faster, or these `tiles` among them.
 
-    None are yielded for integers, whose sums have to be exact, where no two taps are neighbours or
-    a phase has none, for more kinds of phases or terms than are written out, and where the direct
-    sum for data that is not finite would take more memory than operands and result.
+    None are yielded for one input channel, for integers, whose sums have to be exact, where no two
+    taps are neighbours or a phase has none, for more kinds of phases or terms than are written out,
+    and where the direct sum for data that is not finite would take more memory than operands and
+    result.
     """
-    tiles = [tile for tile in candidate_tiles(problem) if tiles is None or tile in tiles]
+    tiles = [tile for tile in _tiles(problem) if tiles is None or tile in tiles]
     direct = _direct(problem, machine) if tiles else None
     if direct is None:
         return
@@ -204,7 +215,7 @@ def winograd_of_any_size(
 
     None for what :func:`winograd_candidates` has none for.
     """
-    tiles = candidate_tiles(problem)
+    tiles = _tiles(problem)
     if not tiles:
         return
     lanes = machine.lanes(problem.acc_dtype)
