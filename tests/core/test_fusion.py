@@ -86,7 +86,8 @@ def test_operands_where_axes_merge_have_an_axis() -> None:
 
 
 def test_rows_of_norms() -> None:
-    assert rows.layer_norm((2, 3, 4), (2, 1)) is not None
+    assert rows.layer_norm((2, 3, 4), (1, 2)) is not None
+    assert rows.layer_norm((2, 3, 4), (2, 1)) is None  # its weights are in that order
     assert rows.layer_norm((2, 3, 4), (1,)) is None
     group = rows.group_norm((2, 6, 5), (2,), 1, 3)
     assert group is not None and dict(group.letters.sizes) == {"a": 2, "c": 5, "y": 3, "z": 2}
