@@ -188,6 +188,13 @@ def test_rows_are_direct_where_tiles_along_both_axes_have_too_many_terms() -> No
     assert isinstance(plan, WinogradPlan) and plan.tile == (1, 2, 1)
 
 
+@pytest.mark.parametrize("channels", [1, 2])
+def test_products_of_one_channel_are_not_saved(channels: int) -> None:
+    """Errors of tiles are relative to the neighbours of an element, and nothing is gained."""
+    problem = problem_for((40, 40), (3, 3), ins=8 * channels, outs=8 * channels, groups=8)
+    assert bool(list(winograd_candidates(problem, MACHINE))) == (channels > 1)
+
+
 def test_no_tile_has_more_terms_than_are_written_out() -> None:
     """A 7 x 7 x 4 kernel with tiles of two outputs has no plan, though it would be the fastest."""
     problem = problem_for((24, 24, 24), (3, 5, 5), ins=48, outs=48)
