@@ -251,10 +251,9 @@ def of_explicit(rule: Rule) -> Rule:
         found = explicit(bb, call)
         dx, *others = rule(y, found.call, dy, bb)
         back = sorted(range(len(found.order)), key=found.order.__getitem__)
-        if back != list(found.order) or back != sorted(back):
+        if back != sorted(back):
             others = [op.permute_dims(bb.emit(one), back) for one in others]
-        flags = found.flags or (True,)
-        return [dx, *(one if is_used else None for one, is_used in zip(others, flags))]
+        return [dx, *(one if is_used else None for one, is_used in zip(others, found.flags))]
 
     return made
 

@@ -48,19 +48,20 @@ def explicit(bb: Any, call: Any) -> Explicit:
     name, (x, *weights) = str(call.op.name), call.args
     rank = tensor_type_of(x).ndim
     axes = [int(axis) % rank for axis in call_attr(call, "axes")]
-    order = tuple(range(len(axes)))
+    order, flags = tuple(range(len(axes))), (True,) * len(weights)
     if name in _OF_AXES:
         order = tuple(sorted(order, key=axes.__getitem__))
-    has_flags = len(weights) > 1
-    flags = tuple(bool(call_attr(call, flag)) for flag in ("scale", "center") if has_flags)
-    if all(flags) and order == tuple(range(len(axes))):
+    if len(weights) > 1:
+        flags = tuple(bool(call_attr(call, flag)) for flag in ("scale", "center"))
+    is_ascending = list(order) == sorted(order)
+    if all(flags) and is_ascending:
         return Explicit(call, order, flags)
-    if len(order) > 1 and name in _OF_AXES:
+    if not is_ascending:
         weights = [bb.emit(R.op.permute_dims(weight, list(order))) for weight in weights]
     neutral = (R.op.ones, R.op.zeros)
     weights = [
         weight if is_used else bb.emit(_filled(make, weight))
-        for weight, is_used, make in zip(weights, flags or (True,), neutral)
+        for weight, is_used, make in zip(weights, flags, neutral)
     ]
     stated = {attribute: call_attr(call, attribute) for attribute in NORMS[name]}
     made = getattr(R.op.nn, name.rpartition(".")[2])(x, *weights, axes=sorted(axes), **stated)
