@@ -311,6 +311,8 @@ def _saves(conv: _Plain, channels: int, factors: tuple[int, ...]) -> bool:
     before = [size // factor for size, factor in zip(geometry.x_size, factors)]
     if not all(isinstance(size, int) for size in (batch, *before)):
         return conv.is_known and bool(2 * prod(taps) <= prod(kernel) * prod(factors))
+    if not (conv.is_known or _computes_weights(conv, batch * prod(before))):
+        return False
     spread = Geometry.of_conv_transpose(
         "conv2d_transpose",
         (batch, channels, *before),
@@ -318,12 +320,14 @@ def _saves(conv: _Plain, channels: int, factors: tuple[int, ...]) -> bool:
         stride=factors,
         padding=[size - 1 - pad for side in pads for size, pad in zip(kernel, side)],
     )
-    target = target_of(tensor_type_of(conv.call))
-    is_cheap = target.kind.name == "llvm" and batch * prod(before) >= MANY_POSITIONS
-    if not (conv.is_known or is_cheap):
-        return False
     part = replace(geometry, c=channels)
     return _time(conv, "conv_transpose", spread) < _time(conv, "conv", part)
+
+
+def _computes_weights(conv: _Plain, positions: int) -> bool:
+    """Return whether computing weights at each call is worth it for images of so many positions."""
+    target = target_of(tensor_type_of(conv.call))
+    return target is not None and target.kind.name == "llvm" and positions >= MANY_POSITIONS
 
 
 def _time(conv: _Plain, kind: str, geometry: Geometry) -> float:

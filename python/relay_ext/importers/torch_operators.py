@@ -326,8 +326,8 @@ def _clamp(converter: Any, stock: Convert, at: tuple[int | None, int | None]) ->
         which = high if low is None else low
         if low is not None and high is not None:
             bounds = inputs[low], inputs[high]
-            if all(isinstance(bound, (int, float)) for bound in bounds) and bounds[0] > bounds[1]:
-                inputs = [inputs[high] if i == low else one for i, one in enumerate(inputs)]
+            if all(isinstance(bound, (int, float)) for bound in bounds):
+                inputs = [min(bounds) if i == low else one for i, one in enumerate(inputs)]
             return stock(inputs, types)
         if which is None:
             return stock(inputs, types)
