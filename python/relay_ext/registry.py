@@ -18,7 +18,7 @@ from tvm.target import override_native_generic_func
 from topi_ext.adapters.registration import Registration
 from topi_ext.compat import op_attr, relay, replace_op_attr, set_op_attr
 
-from . import ops, packing, quantized
+from . import floats, ops, packing, quantized
 from .attrs import OWN, STOCK, short_name
 from .build_time import BuildTime
 from .gradient import gradient
@@ -59,7 +59,7 @@ class _Registry(Registration):
             if op not in self.relations:
                 stock = self.relations[op] = _relation_of(op)
                 _set_relation(op, _OURS + op, partial(relate, op, _relation(stock)))
-        self._install_quantized()
+        self._install_rewritings()
         for op in OWN:
             for key, rule in _rules(op, {}).items():
                 set_op_attr(op, key, rule, _LEVEL)
@@ -68,9 +68,12 @@ class _Registry(Registration):
         HOOKS.install()
         self.build_time.install()
 
-    def _install_quantized(self) -> None:
+    def _install_rewritings(self) -> None:
         stock = op_attr(quantized.CONV, quantized.LEGALIZE)
-        for (op, key), rule in quantized.rules(stock).items():
+        rules = {**quantized.rules(stock), **floats.LEGALIZATIONS}
+        for op, strategy_of in floats.STRATEGIES.items():
+            rules[op, "FTVMStrategy"] = _generic(f"{_OURS}{op}", strategy_of)
+        for (op, key), rule in rules.items():
             if (op, key) not in self.replaced:
                 replace_op_attr(self.replaced, op, key, rule, _LEVEL)
         if quantized.OP not in self.relations:

@@ -24,6 +24,7 @@ from tvm.relax import op
 from tvm.relax.frontend.torch import from_exported_program
 from tvm.script import relax as R
 
+import relax_ext
 from helpers.compare import numpy_dtype
 from helpers.whole import Function, compiled
 from topi_ext.schedules import float_semantics
@@ -75,6 +76,14 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "is itself": lambda x: (x.exp() == x.exp()).float(),
     "is NaN": lambda x: torch.where(x != x, torch.zeros_like(x), x),
     "not below": lambda x: torch.where(~(x.exp() < 1.5), x, x * 2),
+    "not one": lambda x: (x.round() != 1).float(),
+    "not equal": lambda x: (x != x.flip(1)).float(),
+    "not the same": lambda x: (~(x == x.flip(1))).float(),
+    "truth": lambda x: (x * 0).bool().float(),
+    "both": lambda x: torch.logical_and(x * 0, x.flip(1)).float(),
+    "one of both": lambda x: torch.logical_xor(x * 0, x.flip(1) * 0).float(),
+    "none": lambda x: torch.logical_not(x * 0).float(),
+    "chosen": lambda x: torch.where(x.round() != 0, 1.0, 2.0),
     "pool of infinity": lambda x: F.max_pool2d(x.abs() * -torch.inf, 2),
     "pool behind relu": lambda x: F.max_pool2d(F.relu(x), 2),
 }
@@ -129,6 +138,33 @@ def test_dtypes(dtype: str, seen: bool, monkeypatch: pytest.MonkeyPatch) -> None
     one = torch.maximum(wide.relu(), wide.flip(1))
     want = F.max_pool2d(torch.minimum(one, one.flip(2)), 2).numpy()
     assert np.array_equal(got, want, equal_nan=True) == seen
+
+
+UNEQUAL: dict[str, Callable[[Any, Any], Any]] = {
+    "number": lambda x, y: op.not_equal(x, relax.const(1, x.ty.dtype)),
+    "tensor": op.not_equal,
+    "itself": lambda x, y: op.not_equal(x, x),
+    "truth": lambda x, y: op.astype(x, "bool"),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("name", UNEQUAL)
+@pytest.mark.parametrize("piped", [False, True], ids=["plain", "pipeline"])
+def test_nan_is_unequal(name: str, dtype: str, piped: bool) -> None:
+    """By plain ``tvm.compile`` too."""
+    x, y = (
+        np.array(values, "float32").astype(numpy_dtype(dtype))
+        for values in ([np.nan, 0, 1, 2, np.nan], [1, np.nan, 1, 0, np.nan])
+    )
+    operands = {"number": 1.0, "tensor": y, "itself": x, "truth": 0.0}
+    want = x.astype("float64") != np.asarray(operands[name], "float64")
+    built = module(UNEQUAL[name], x, y)
+    target = relax_ext.host_target()
+    passes = {"relax_pipeline": relax_ext.pipeline(target)} if piped else {}
+    machine = relax.VirtualMachine(tvm.compile(built, target, **passes), tvm.cpu())
+    got = machine["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(y)).numpy()
+    np.testing.assert_array_equal(got, want)
 
 
 def test_the_largest_of_nothing_but_minus_infinity() -> None:

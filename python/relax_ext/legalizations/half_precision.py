@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that accumulate: float16 and bfloat16 operands are computed in float32.
+"""Operators of several steps: float16 and bfloat16 operands are computed in float32.
 
 TVM adds numbers of half precision in half precision: the sum of 36,864 ones is 2,048 in
-float16 and 256 in bfloat16.  Of batch normalization it infers another dtype than it computes.
+float16 and 256 in bfloat16.  It rounds each step of a function to half precision: tanh of
+6e-5 and gelu of -4 are 0 in float16.  Of batch normalization it infers another dtype than it
+computes.
 """
 
 from __future__ import annotations
@@ -78,8 +80,14 @@ _REDUCTIONS = (
     *("nn.softmax", "nn.log_softmax", "nn.nll_loss", "nn.cross_entropy_with_logits"),
     *("nn.batch_norm", "nn.layer_norm", "nn.group_norm", "nn.instance_norm", "einsum"),
 )
+_FUNCTIONS = (
+    *("tanh", "sigmoid", "rsqrt", "tan", "asin", "acos", "atan", "sinh", "cosh"),
+    *("asinh", "acosh", "atanh", "atan2", "power", "isnan", "isinf", "isfinite"),
+    *("nn.gelu", "nn.gelu_tanh", "nn.silu", "nn.softplus", "nn.selu", "nn.leakyrelu"),
+)
+"""Functions whose lowering rounds more than once, or does not know half precision."""
 
 RULES = {
-    **{f"relax.{name}": widened for name in _REDUCTIONS},
+    **{f"relax.{name}": widened for name in (*_REDUCTIONS, *_FUNCTIONS)},
     "relax.matmul": widened_product,
 }

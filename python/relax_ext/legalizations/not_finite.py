@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expressions that TVM folds to a constant although NaN or infinity gives another result.
+"""Expressions that TVM computes incorrectly of NaN or infinity.
 
-These are products with a constant 0, and comparisons of a tensor with itself, which test for NaN.
+It folds products with a constant 0, and comparisons of a tensor with itself, which test for NaN.
+On CPUs its code of ``x != y`` is false where either is NaN.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from topi_ext.compat import constant_value, dtype_name, relax, tensor_type_of
+from topi_ext.compat import constant_value, dtype_name, relax, tensor_type_of, tir
 from topi_ext.spec.dtypes import FLOATS
 
 R = relax()
@@ -31,14 +32,29 @@ def multiply(bb: Any, call: Any, stock: Any) -> Any:
 
 
 def compare(bb: Any, call: Any, stock: Any) -> Any:
-    """Lower the comparison of a tensor with itself by a test for NaN."""
+    """Lower a comparison of floats: a tensor and itself by a test for NaN, ``x != y`` as the
+    complement of ``x == y``.
+    """
     x, other = call.args
     found = tensor_type_of(x)
-    if not x.same_as(other) or found is None or dtype_name(found.dtype) not in FLOATS:
+    if found is None or dtype_name(found.dtype) not in FLOATS:
         return stock(bb, call)
-    wide = x if dtype_name(found.dtype) in ("float32", "float64") else R.op.astype(x, "float32")
-    is_nan = bb.emit(R.op.isnan(bb.emit(wide)))
-    return is_nan if call.op.name == "relax.not_equal" else R.op.logical_not(is_nan)
+    is_unequal = call.op.name == "relax.not_equal"
+    if x.same_as(other):
+        is_nan = bb.emit(R.op.isnan(x))
+        return is_nan if is_unequal else R.op.logical_not(is_nan)
+    if not is_unequal:
+        return stock(bb, call)
+    equal = bb.emit(R.op.equal(x, other))
+    return bb.call_te(_complement, equal, primfunc_name_hint="not_equal")
+
+
+def _complement(condition: Any) -> Any:
+    """Negate by a selection: TVM's simplifier turns ``not x == y`` into ``x != y`` again."""
+    from tvm import te
+
+    no, yes = (tir.const(value, "bool") for value in (False, True))
+    return te.compute(condition.shape, lambda *index: tir.Select(condition(*index), no, yes))
 
 
 def _is_zero(values: np.ndarray) -> bool:

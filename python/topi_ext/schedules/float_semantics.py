@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Floating-point maximum, minimum and difference as IEEE 754 and PyTorch define them.
 
-TVM's ``max(a, b)`` is ``a > b ? a : b``, which drops a NaN in ``a``.  Its simplifier replaces
+TVM's ``max(a, b)`` is ``a > b ? a : b``, which drops a NaN in ``a``, and its ``a != b`` is false
+where either is NaN.  Its simplifier replaces
 ``x - x`` by 0, ``(x + y) - y`` by ``x``, ``x == x`` by true, and ``not a < b`` by ``b <= a``, also
 where a number is infinite, NaN or large.  Inlining one operator into another makes such
 expressions.
@@ -26,8 +27,8 @@ _NARROW = ("float16", "bfloat16")
 
 _PREFIX = "topi_ext_"
 _TESTS = {"Max": "ogt", "Min": "olt"}
-_COMPARISONS = ("LT", "LE", "GT", "GE")
-_REFLEXIVE = ("EQ", "NE", "LE", "GE")
+_COMPARISONS = ("EQ", "LT", "LE", "GT", "GE")
+_REFLEXIVE = ("EQ", "LE", "GE")
 
 
 def ieee_floats(func: Any) -> Any:
@@ -53,6 +54,7 @@ def _replacements(used: set[tuple[str, str]]) -> Replacements:
         "Cast": calls.clamped,
         "Not": _complement,
         **dict.fromkeys(_REFLEXIVE, _with_itself),
+        "NE": _unequal,
     }
 
 
@@ -138,8 +140,20 @@ def _with_itself(node: Any) -> Any:
     """
     if not _is_float(node.a) or not compat.same_expression(node.a, node.b):
         return None
-    is_nan = compat.tir.isnan(node.a.astype("float32") if _is_narrow(node.a) else node.a)
-    return is_nan if type(node).__name__ == "NE" else _negation(is_nan)
+    return _negation(_is_nan(node.a))
+
+
+def _unequal(node: Any) -> Any:
+    """Return the complement of ``a == b``, or the test for NaN of a number and itself."""
+    if not _is_float(node.a):
+        return None
+    if compat.same_expression(node.a, node.b):
+        return _is_nan(node.a)
+    return _negation(compat.tir.EQ(node.a, node.b))
+
+
+def _is_nan(number: Any) -> Any:
+    return compat.tir.isnan(number.astype("float32") if _is_narrow(number) else number)
 
 
 def _negation(condition: Any) -> Any:

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions of one element in half precision: float32 arithmetic, and one rounding.
+
+By plain ``tvm.compile`` and by the pipeline, near zero and where a function is small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+import tvm
+from tvm import relax
+from tvm.relax import op
+from tvm.script import relax as R
+
+from helpers.whole import compiled
+
+EPSILON = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+
+FUNCTIONS: dict[str, tuple[Callable[[Any], Any], Callable[[torch.Tensor], torch.Tensor]]] = {
+    **{
+        name: (getattr(op, name), getattr(torch, name))
+        for name in ("tanh", "sigmoid", "rsqrt", "tan", "asin", "acos", "atan", "sinh", "cosh")
+    },
+    **{name: (getattr(op, name), getattr(torch, name)) for name in ("asinh", "acosh", "atanh")},
+    "gelu": (op.nn.gelu, F.gelu),
+    "gelu_tanh": (op.nn.gelu_tanh, lambda x: F.gelu(x, approximate="tanh")),
+    "silu": (op.nn.silu, F.silu),
+    "softplus": (op.nn.softplus, F.softplus),
+    "selu": (op.nn.selu, F.selu),
+    "leaky_relu": (lambda x: op.nn.leakyrelu(x, 0.01), lambda x: F.leaky_relu(x, 0.01)),
+    "isnan": (lambda x: op.astype(op.isnan(x), "float32"), torch.isnan),
+}
+WITHIN = {"asin": 1.0, "acos": 1.0, "atanh": 0.99}
+"""Limits of arguments other than 4.5."""
+
+
+def arguments(name: str, dtype: str) -> torch.Tensor:
+    limit = WITHIN.get(name, 4.5)
+    small = torch.logspace(-4, 0, 30)
+    x = torch.cat([torch.linspace(-1, 1, 331), small, -small]) * limit
+    if name == "rsqrt":
+        x = x.abs() + 1e-3
+    return (x.abs() + 1.01 if name == "acosh" else x).to(getattr(torch, dtype))
+
+
+@pytest.mark.parametrize("dtype", EPSILON)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_function(name: str, dtype: str) -> None:
+    """One rounding, and 40 units of float32 relative to 1: gelu and elu subtract numbers near 1."""
+    function, oracle = FUNCTIONS[name]
+    x = arguments(name, dtype)
+    bb, operand = relax.BlockBuilder(), relax.Var("x", R.Tensor(tuple(x.shape), dtype))
+    with bb.function("main", [operand]):
+        with bb.dataflow():
+            result = bb.emit_output(function(operand))
+        bb.emit_func_output(result)
+    module = bb.get()
+    want = oracle(x.double()).double()
+    plain = relax.VirtualMachine(tvm.compile(module, "llvm"), tvm.cpu())["main"]
+    for run in (plain, compiled(module)[0]):
+        got = torch.from_dlpack(run(tvm.runtime.from_dlpack(x))).double()
+        limit = 1.01 * EPSILON[dtype] * want.abs() + 40 * np.finfo("float32").eps
+        assert bool(((got - want).abs() <= limit).all())
