@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expressions that TVM computes incorrectly of NaN or infinity.
+"""Expressions that TVM computes incorrectly of NaN, infinity or constants.
 
 It folds products with a constant 0, and comparisons of a tensor with itself, which test for NaN.
+It fails at divisions by a constant 0, and at conversions of a constant beyond an integer dtype.
 On CPUs its code of ``x != y`` is false where either is NaN.
 """
 
@@ -17,8 +18,8 @@ from topi_ext.spec.dtypes import FLOATS
 R = relax()
 
 
-def multiply(bb: Any, call: Any, stock: Any) -> Any:
-    """Lower a product with a constant 0 by reading the constant as a tensor."""
+def with_zero(bb: Any, call: Any, stock: Any) -> Any:
+    """Lower a product or quotient with a constant 0 by reading the constant as a tensor."""
     values = [constant_value(arg) for arg in call.args]
     if not any(value is not None and _is_zero(value.numpy()) for value in values):
         return stock(bb, call)
@@ -26,9 +27,10 @@ def multiply(bb: Any, call: Any, stock: Any) -> Any:
     def define(a: Any, b: Any) -> Any:
         from tvm import topi
 
-        return topi.multiply(a, b)
+        return getattr(topi, name)(a, b)
 
-    return bb.call_te(define, *call.args, primfunc_name_hint="multiply")
+    name = call.op.name.rpartition(".")[2]
+    return bb.call_te(define, *call.args, primfunc_name_hint=name)
 
 
 def compare(bb: Any, call: Any, stock: Any) -> Any:
@@ -57,11 +59,20 @@ def _complement(condition: Any) -> Any:
     return te.compute(condition.shape, lambda *index: tir.Select(condition(*index), no, yes))
 
 
+def convert(bb: Any, call: Any, stock: Any) -> Any:
+    """Convert a constant integer, which wraps around."""
+    value, dtype = constant_value(call.args[0]), dtype_name(tensor_type_of(call).dtype)
+    if value is None or "int" not in dtype or "int" not in str(value.dtype):
+        return stock(bb, call)
+    return R.const(value.numpy().astype(dtype))
+
+
 def _is_zero(values: np.ndarray) -> bool:
     return values.size == 1 and values.dtype.kind == "f" and not values.any()
 
 
 RULES = {
-    "relax.multiply": multiply,
+    **dict.fromkeys(("relax.multiply", "relax.divide"), with_zero),
+    "relax.astype": convert,
     **{f"relax.{op}": compare for op in ("equal", "not_equal", "less_equal", "greater_equal")},
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from math import isqrt, prod
+from math import isqrt, nan, prod
 from typing import Any
 
 from topi_ext.compat import (
@@ -105,10 +105,12 @@ def _deviation(bb: Any, x: Any, axes: list[int], keeps: bool) -> Any:
 
 
 def _reduction(lower: Callable[..., Any], bb: Any, call: Any, stock: Any) -> Any:
-    """Lower a reduction of at least one element by ``lower(bb, x, axes, keeps)``."""
-    sizes = _operand(call)
-    if sizes is None or 0 in sizes:
+    """Lower a mean or variance by ``lower(bb, x, axes, keeps)``; that of no elements is NaN."""
+    sizes, result = _operand(call), tensor_type_of(call)
+    if sizes is None:
         return stock(bb, call)
+    if 0 in sizes:
+        return R.op.broadcast_to(R.const(nan, dtype_name(result.dtype)), result.shape)
     return lower(bb, call.args[0], _axes(call, len(sizes)), bool(call_attr(call, "keepdims")))
 
 

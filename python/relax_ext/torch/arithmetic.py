@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operators of two elements, in the dtype to which PyTorch promotes its operands.
 
-A Python number next to half precision is not rounded to it: PyTorch computes such operators in
-float32.  Divisions and remainders of integers are imported only if the divisor is a known number
+A Python number next to half precision is not rounded to it, but in comparisons: PyTorch computes
+arithmetic operators in float32.  Divisions and remainders of integers are imported only if the divisor is a known number
 other than 0, because compiled code would end the process where PyTorch raises an error.
 """
 
@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from topi_ext.compat import relax
+from topi_ext.compat import constant_value, relax
 
 from ..importers.torch_arguments import torch_dtype_name
-from .calls import HALF, Call, Converter
+from .calls import HALF, Call, Converter, number
 
 R = relax()
 
@@ -142,8 +142,7 @@ def _promoted(call: Call, *names: str) -> str:
 def _compared(op: Callable[[Any, Any], Any], call: Call) -> Any:
     dtype = _promoted(call, "self", "other")
     dtype = "int8" if dtype == "bool" else dtype
-    (x, y), _ = operands(call, dtype, "self", "other")
-    return call.emit(op(x, y))
+    return call.emit(op(*(call.tensor(call[name], dtype) for name in ("self", "other"))))
 
 
 def as_truth(call: Call, x: Any, dtype: str) -> Any:
@@ -167,12 +166,14 @@ def _where(call: Call) -> Any:
     return call.emit(R.op.where(condition, x, y))
 
 
-def _divisor(call: Call) -> int:
+def _divisor(call: Call, dtype: str) -> Any:
     """Return the divisor of integers, a number other than 0."""
     divisor = call["other"]
-    if not isinstance(divisor, int) or isinstance(divisor, bool) or not divisor:
-        raise call.refusal("an integer divisor must be a known number")
-    return divisor
+    if isinstance(divisor, int) and not isinstance(divisor, bool):
+        constant = number(divisor, dtype)
+        if constant_value(constant).numpy():
+            return constant
+    raise call.refusal("an integer divisor must be a known number other than 0")
 
 
 def _rounded_quotient(call: Call) -> Any:
@@ -184,7 +185,7 @@ def _rounded_quotient(call: Call) -> Any:
             raise call.refusal("rounding down of floats")
         (x, y), _ = operands(call, dtype, "self", "other")
         return call.cast(call.emit(R.op.trunc(call.emit(R.op.divide(x, y)))), dtype)
-    x, y = call.tensor(call["self"], dtype), R.const(_divisor(call), dtype)
+    x, y = call.tensor(call["self"], dtype), _divisor(call, dtype)
     # TVM's integer division rounds towards zero.
     return call.emit((R.op.floor_divide if mode == "floor" else R.op.divide)(x, y))
 
@@ -193,7 +194,7 @@ def _remainder(call: Call) -> Any:
     dtype = call.dtype()
     if "int" not in dtype:
         raise call.refusal("a remainder of floats")
-    x, y = call.tensor(call["self"], dtype), R.const(_divisor(call), dtype)
+    x, y = call.tensor(call["self"], dtype), _divisor(call, dtype)
     return call.emit(R.op.floor_mod(x, y))
 
 

@@ -11,6 +11,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from torch import fx
 from torch._ops import OpOverload
 
@@ -136,7 +137,7 @@ class Call:
     def tensor(self, operand: Any, dtype: str) -> Any:
         """Return an operand in `dtype`: a tensor, a number, a symbolic size."""
         if isinstance(operand, (bool, int, float)):
-            return R.const(operand, dtype)
+            return number(operand, dtype)
         if not isinstance(operand, R.Expr) or not hasattr(type_of(operand), "ndim"):
             return self.cast(scalar(self.importer.block_builder, operand), dtype)
         return self.cast(operand, dtype)
@@ -186,6 +187,14 @@ class Call:
         forward = builder.normalize(forward)
         result = builder.emit(forward) if reads_result else R.Var("result", type_of(forward))
         return GRADIENTS[forward.op.name](result, forward, dy, builder)[0]
+
+
+def number(value: float, dtype: str) -> Any:
+    """Return a number as PyTorch converts it: integers wrap around, floats are rounded."""
+    if "int" in dtype and isinstance(value, int):
+        value = int(np.array(value % 2**64, "uint64").astype(dtype))
+    with np.errstate(over="ignore"):
+        return R.const(value, dtype)
 
 
 def dtype_of(x: Any) -> str:

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from topi_ext.compat import relax
+from topi_ext.compat import constant_value, relax
 
 from .arithmetic import as_truth
-from .calls import Call, Converter, dtype_of, wide
+from .calls import Call, Converter, dtype_of, number, wide
 
 R = relax()
 
@@ -59,7 +59,7 @@ def converters() -> dict[str, Converter]:
         "bitwise_not.default": _bitwise_not,
         "leaky_relu.default": _leaky_relu,
         "gelu.default": _gelu,
-        "elu.default": Call.stock,
+        "elu.default": _elu,
         "hardtanh.default": lambda call: limited(call, call["min_val"], call["max_val"]),
         "clamp.default": lambda call: limited(call, call["min"], call["max"]),
         "clamp.Tensor": Call.stock,
@@ -91,7 +91,7 @@ def _log1p(call: Call) -> Any:
     """
     dtype = call.dtype()
     x = call.tensor(call["self"], wide(dtype))
-    one, large = (R.const(number, wide(dtype)) for number in (1, 1e8))
+    one, large = (R.const(value, wide(dtype)) for value in (1, 1e8))
     u = call.emit(R.op.add(x, one))
     log = call.emit(R.op.log(u))
     ratio = call.emit(R.op.divide(x, call.emit(R.op.subtract(u, one))))
@@ -101,22 +101,41 @@ def _log1p(call: Call) -> Any:
 
 
 def _expm1(call: Call) -> Any:
-    """Return ``exp(x) - 1`` that is exact near 0: ``(u - 1) x / log(u)`` of the rounded ``u``."""
     dtype = call.dtype()
-    x = call.tensor(call["self"], wide(dtype))
-    one, far = (R.const(number, wide(dtype)) for number in (1, 0.5))
+    return call.cast(_exp_less_one(call, call.tensor(call["self"], wide(dtype))), dtype)
+
+
+def _exp_less_one(call: Call, x: Any) -> Any:
+    """Return ``exp(x) - 1`` that is exact near 0: ``(u - 1) x / log(u)`` of the rounded ``u``."""
+    one, far = (R.const(value, dtype_of(x)) for value in (1, 0.5))
     u = call.emit(R.op.exp(x))
     difference = call.emit(R.op.subtract(u, one))
     ratio = call.emit(R.op.divide(x, call.emit(R.op.log(u))))
     is_plain = call.emit(R.op.greater(call.emit(R.op.abs(x)), far))
     near = call.emit(R.op.multiply(difference, ratio))
     y = call.emit(R.op.where(is_plain, difference, near))
-    return call.cast(call.emit(R.op.where(call.emit(R.op.equal(u, one)), x, y)), dtype)
+    return call.emit(R.op.where(call.emit(R.op.equal(u, one)), x, y))
+
+
+def _elu(call: Call) -> Any:
+    """Return ``scale * x``, of negative numbers ``scale * alpha * (exp(input_scale * x) - 1)``."""
+    dtype = call.dtype()
+    x = call.tensor(call["self"], wide(dtype))
+    scale, alpha, input_scale = (float(call[name]) for name in ("scale", "alpha", "input_scale"))
+
+    def times(factor: float, operand: Any) -> Any:
+        return call.emit(R.op.multiply(operand, R.const(factor, wide(dtype))))
+
+    below = times(scale * alpha, _exp_less_one(call, times(input_scale, x)))
+    is_above = call.emit(R.op.greater(x, R.const(0, wide(dtype))))
+    return call.cast(call.emit(R.op.where(is_above, times(scale, x), below)), dtype)
 
 
 def _exact(op: Callable[[Any], Any], call: Call) -> Any:
     if "int" in call.dtype() and op in (R.op.ceil, R.op.floor, R.op.trunc, R.op.round):
         return call["self"]
+    if op is R.op.negative and call.dtype() == "uint8":
+        return call.emit(R.op.subtract(R.const(0, "uint8"), call["self"]))  # TVM has no -x of it
     return call.emit(op(call["self"]))
 
 
@@ -167,7 +186,10 @@ def limited(call: Call, low: Any, high: Any) -> Any:
         return call.emit(R.op.clip(x, *limits))
     for bound, limit in ((low, R.op.maximum), (high, R.op.minimum)):
         if bound is not None:
-            x = call.emit(limit(x, R.const(bound, dtype)))
+            constant = number(bound, dtype)
+            if constant_value(constant).numpy() != bound:
+                raise call.refusal(f"a bound {bound} beyond {dtype}")
+            x = call.emit(limit(x, constant))
     return x
 
 
@@ -175,16 +197,14 @@ def _hard_sigmoid(call: Call, x: Any) -> Any:
     """Return ``min(max(x + 3, 0), 6) / 6``."""
     dtype = dtype_of(x)
     x = call.cast(x, wide(dtype))
-    number = partial(R.const, dtype=wide(dtype))
-    limited = call.emit(R.op.clip(call.emit(R.op.add(x, number(3))), 0, 6))
-    return call.cast(call.emit(R.op.divide(limited, number(6))), dtype)
+    limited = call.emit(R.op.clip(call.emit(R.op.add(x, R.const(3, wide(dtype)))), 0, 6))
+    return call.cast(call.emit(R.op.divide(limited, R.const(6, wide(dtype)))), dtype)
 
 
 def _hard_swish(call: Call) -> Any:
     """Return ``x * min(max(x + 3, 0), 6) / 6``."""
     dtype = call.dtype()
     x = call.tensor(call["self"], wide(dtype))
-    number = partial(R.const, dtype=wide(dtype))
-    limited = call.emit(R.op.clip(call.emit(R.op.add(x, number(3))), 0, 6))
+    limited = call.emit(R.op.clip(call.emit(R.op.add(x, R.const(3, wide(dtype)))), 0, 6))
     product = call.emit(R.op.multiply(x, limited))
-    return call.cast(call.emit(R.op.divide(product, number(6))), dtype)
+    return call.cast(call.emit(R.op.divide(product, R.const(6, wide(dtype)))), dtype)

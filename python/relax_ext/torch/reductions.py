@@ -48,13 +48,19 @@ def converters() -> dict[str, Converter]:
 _EXTREMES = {"max": R.op.max, "min": R.op.min}
 
 
+def operand(call: Call) -> Any:
+    """Return the tensor that a call reduces, with one axis if it has none."""
+    x = call["self"]
+    return x if shape_of(x) else call.reshape(x, [1])
+
+
 def axes_of(call: Call, x: Any) -> list[int]:
     """Return the axes that a call reduces; all axes if it states none."""
     rank = len(shape_of(x))
     dim = call.get("dim", None)
     if dim is None or dim == []:
         return list(range(rank))
-    return sorted({axis % max(rank, 1) for axis in ([dim] if isinstance(dim, int) else dim)})
+    return sorted({axis % rank for axis in ([dim] if isinstance(dim, int) else dim)})
 
 
 def _keeps(call: Call) -> bool:
@@ -69,9 +75,9 @@ def count(call: Call, x: Any, axes: Sequence[int], dtype: str) -> Any:
 def _reduced(call: Call, reduce: Callable[..., Any]) -> Any:
     """Return a tensor reduced along the axes of a call, in float32 at least."""
     dtype = call.dtype()
-    x = call.tensor(call["self"], wide(dtype))
-    axes = axes_of(call, x)
-    return call.cast(call.emit(reduce(x, axes, keepdims=_keeps(call))) if axes else x, dtype)
+    x = call.cast(operand(call), wide(dtype))
+    result = call.emit(reduce(x, axes_of(call, x), keepdims=_keeps(call)))
+    return call.cast(call.reshape(result, call.shape()), dtype)
 
 
 def _sum(call: Call) -> Any:
@@ -89,7 +95,7 @@ def _mean(call: Call) -> Any:
 
 def _moments(call: Call) -> tuple[Any, Any, list[int]]:
     """Return variance and mean with all axes kept, in float32 at least, and the reduced axes."""
-    x = call["self"]
+    x = operand(call)
     x = call.cast(x, wide(dtype_of(x)))
     dtype, axes = dtype_of(x), axes_of(call, x)
     correction = call["correction"] if "correction" in call else int(call["unbiased"])
@@ -125,15 +131,17 @@ def dtype_name(stated: Any) -> str:
 def _norm(call: Call) -> Any:
     """Return the sum of magnitudes, the root of the sum of squares, or the largest magnitude."""
     order, dtype = call["ord"], call.dtype()
-    x = call.tensor(call["self"], wide(dtype))
-    axes, keeps = axes_of(call, x), _keeps(call)
-    if not axes or order not in (1, 2, np.inf):
+    x = call.cast(operand(call), wide(dtype))
+    axes = axes_of(call, x)
+    if order not in (1, 2, np.inf):
         raise call.refusal(f"ord={order}")
     if order == 2:
-        squares = call.emit(R.op.sum(call.emit(R.op.multiply(x, x)), axes, keepdims=keeps))
-        return call.cast(call.emit(R.op.sqrt(squares)), dtype)
-    reduce = R.op.sum if order == 1 else R.op.max
-    return call.cast(call.emit(reduce(call.emit(R.op.abs(x)), axes, keepdims=keeps)), dtype)
+        squares = call.emit(R.op.sum(call.emit(R.op.multiply(x, x)), axes))
+        result = call.emit(R.op.sqrt(squares))
+    else:
+        reduce = R.op.sum if order == 1 else R.op.max
+        result = call.emit(reduce(call.emit(R.op.abs(x)), axes))
+    return call.cast(call.reshape(result, call.shape()), dtype)
 
 
 def _not_empty(call: Call, x: Any) -> None:
@@ -142,22 +150,19 @@ def _not_empty(call: Call, x: Any) -> None:
 
 
 def _extreme(op: Callable[..., Any], call: Call) -> Any:
-    x = call["self"]
+    x = operand(call)
     _not_empty(call, x)
-    axes = axes_of(call, x)
     if dtype_of(x) == "bool":
         return _truths(op, call)
-    return call.emit(op(x, axes, keepdims=_keeps(call))) if axes else x
+    return call.reshape(call.emit(op(x, axes_of(call, x))), call.shape())
 
 
 def _extreme_and_place(op: Callable[..., Any], call: Call) -> Any:
-    x = call["self"]
+    x = operand(call)
     _not_empty(call, x)
     if dtype_of(x) == "bool":
         raise call.refusal("of truth values")
     axes = axes_of(call, x)
-    if not axes:
-        raise call.refusal("no axes")
     value = call.emit(op(x, axes, keepdims=True))
     place = first_place(call, x, value, axes[0]) if 1 in call.used else None
     shapes = [call.sizes(stated.shape) for stated in call.value]
@@ -165,10 +170,10 @@ def _extreme_and_place(op: Callable[..., Any], call: Call) -> Any:
 
 
 def _place(op: Callable[..., Any], call: Call) -> Any:
-    x = call["self"]
+    x = operand(call)
     _not_empty(call, x)
-    if dtype_of(x) == "bool" or not shape_of(x):
-        raise call.refusal("of truth values, or of no axes")
+    if dtype_of(x) == "bool":
+        raise call.refusal("of truth values")
     axis = call["dim"]
     if axis is None:
         (size,) = call.numbers([prod(shape_of(x))])
@@ -193,27 +198,21 @@ def first_place(call: Call, x: Any, value: Any, axis: int) -> Any:
 
 
 def _truths(op: Callable[..., Any], call: Call) -> Any:
-    x = call["self"]
+    x = operand(call)
     _not_empty(call, x)
-    axes = axes_of(call, x)
-    truths = as_truth(call, x, dtype_of(x))
-    if axes:
-        truths = call.emit(op(call.cast(truths, "int8"), axes, keepdims=_keeps(call)))
+    truths = call.cast(as_truth(call, x, dtype_of(x)), "int8")
+    result = call.reshape(call.emit(op(truths, axes_of(call, x))), call.shape())
     if call.dtype() == "bool":
-        return (
-            truths
-            if dtype_of(truths) == "bool"
-            else call.emit(R.op.not_equal(truths, R.const(0, "int8")))
-        )
-    return call.cast(truths, call.dtype())
+        return call.emit(R.op.not_equal(result, R.const(0, "int8")))
+    return call.cast(result, call.dtype())
 
 
 def _softmax(op: Callable[..., Any], call: Call) -> Any:
     """Return a softmax or its logarithm; half precision may give a float32 result."""
-    dtype, x = call.dtype(), call["self"]
-    if not shape_of(x) or 0 in shape_of(x):
-        raise call.refusal("no axes or no elements")
-    return call.cast(call.emit(op(call.cast(x, wide(dtype)), call["dim"])), dtype)
+    dtype, x = call.dtype(), operand(call)
+    _not_empty(call, x)
+    result = call.emit(op(call.cast(x, wide(dtype)), call["dim"]))
+    return call.cast(call.reshape(result, call.shape()), dtype)
 
 
 def _cumulative(op: Callable[..., Any], call: Call) -> Any:

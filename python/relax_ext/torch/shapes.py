@@ -112,7 +112,7 @@ def _repeated(call: Call) -> Any:
 
 def _flipped(call: Call) -> Any:
     x = call["self"]
-    for axis in call["dims"]:
+    for axis in call["dims"] if shape_of(x) else ():
         x = call.emit(R.op.flip(x, axis % len(shape_of(x))))
     return x
 
