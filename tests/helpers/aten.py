@@ -19,10 +19,10 @@ from torch._dynamo.backends.common import aot_autograd
 from tvm import relax
 
 import relax_ext
+from relax_ext.aten.sizes import symbols_of
 from relax_ext.torch.aten import AtenImporter, Unsupported, expr_of
 from relax_ext.torch.decompositions import decompositions, whole_upsamples
 from relax_ext.torch.run import ready
-from relax_ext.torch.sizes import symbols_of
 
 # Vectors of this processor take longer to compile, and are tested elsewhere.
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 1})

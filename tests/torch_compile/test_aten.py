@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from helpers.aten import Graphs, through
 from relax_ext.torch import attention
-from relax_ext.torch.operators import CONVERTERS
+from relax_ext.torch.aten import CONVERTERS
 
 Case = Callable[[Any], Any]
 

@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import relax_ext
 from helpers.aten import Graphs, Unsupported, backend, compiled, through
 from helpers.deep import deep
-from relax_ext.torch import resizes
+from relax_ext.aten import resizes
 from relax_ext.torch.aten import AtenImporter
 from relax_ext.torch.decompositions import whole_upsamples
 

@@ -3,9 +3,9 @@
 
 :class:`AtenImporter` is TVM's importer of exported programs with three differences.  It imports
 a list of nodes, without a second export.  It knows only operators whose converters were compared
-with PyTorch by value (:mod:`.operators`).  It compares the shape and dtype of each result with
-those of PyTorch's fake tensor.  A node that fails raises :class:`Unsupported`, and stays in
-PyTorch.
+with PyTorch by value (:mod:`relax_ext.aten.operators`).  It compares the shape and dtype of each
+result with those of PyTorch's fake tensor.  A node that fails raises :class:`Unsupported`, and
+stays in PyTorch.
 """
 
 from __future__ import annotations
@@ -23,17 +23,21 @@ from topi_ext.compat import dtype_name, known_shape, relax, same_size, shape_typ
 from topi_ext.compat import tensor_type as tensor_type_
 from topi_ext.notices import one_line
 
+from ..aten.calls import Call, Unsupported
+from ..aten.operators import CONVERTERS as ATEN
+from ..aten.scalars import float_scalar
+from ..aten.sizes import SYMBOLIC, expr_of, is_unbacked, leaves, size_in, symbols_of
 from ..importers.torch import corrected
 from ..importers.torch_arguments import torch_dtype_name
-from .calls import Call, Unsupported
+from . import attention_kernels
 from .memory import apart
-from .operators import CONVERTERS
-from .scalars import float_scalar
-from .sizes import SYMBOLIC, expr_of, is_unbacked, leaves, size_in, symbols_of
 
 __all__ = ["AtenImporter", "Unsupported", "expr_of"]
 
 R = relax()
+
+CONVERTERS = {**ATEN, **attention_kernels.converters()}
+"""The converter of each operator by name and overload."""
 
 _DTYPES = frozenset(
     (

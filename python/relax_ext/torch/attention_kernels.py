@@ -13,9 +13,9 @@ from typing import Any
 
 from topi_ext.compat import relax, type_of
 
+from ..aten.calls import Call, Converter
 from ..op.attention import attention_grad, attention_sums
 from .attention import BACKWARD, FORWARD
-from .calls import Call, Converter
 
 R = relax()
 

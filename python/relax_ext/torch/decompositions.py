@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
+from ..aten.resizes import OPERATORS as RESIZES
 from . import attention
-from .resizes import OPERATORS as RESIZES
 
 _WHOLE = (
     *("silu.default", "hardswish.default", "hardsigmoid.default"),

@@ -16,9 +16,9 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
+from ..aten.sizes import expr_of
+from ..aten.strides import inverse, order_of
 from . import attention
-from .sizes import expr_of
-from .strides import inverse, order_of
 
 aten = torch.ops.aten
 

@@ -12,13 +12,13 @@ from torch._guards import TracingContext
 
 from topi_ext.notices import one_line
 
+from ..aten.strides import is_permuted
 from . import attention, report
 from .aten import AtenImporter, Unsupported
 from .draws import is_place, is_random, state_repeated
 from .options import Options
 from .part import Context, ImportedPart, compile_part, import_part
 from .partition import Cut, Piece, is_size, is_view, packet_of
-from .strides import is_permuted
 
 
 class GraphCompiler:

@@ -18,13 +18,13 @@ import torch
 import tvm
 from torch import fx
 
+from ..aten.strides import Order, inverse, order_of
 from ..pipeline import pipeline, with_packed_parameters
 from . import report
 from .aten import AtenImporter, Unsupported, expr_of
 from .options import Options
 from .partition import Piece, is_size, operators
 from .run import Operand, Output, Result, Runner, SizeSource
-from .strides import Order, inverse, order_of
 
 _SIZE_FUNCTIONS = {
     "FloorDiv": lambda a, b: a // b,

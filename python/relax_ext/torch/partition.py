@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from ..aten.strides import in_order, order_of
 from . import attention
 from .draws import is_random
-from .strides import in_order, order_of
 
 aten = torch.ops.aten
 

@@ -20,8 +20,8 @@ from torch.utils import dlpack
 
 from topi_ext.compat import relax
 
+from ..aten.strides import Order, restrided
 from . import openmp
-from .strides import Order, restrided
 
 R = relax()
 

@@ -12,7 +12,6 @@
 :mod:`.pools`              pooling and its gradients
 :mod:`.resizes`            resizes and their gradients
 :mod:`.indexing`           scatters of one element of each row
-:mod:`.attention_kernels`  attention that is trained, and its gradients
 =========================  =====================================================================
 
 Other operators stay in PyTorch.  So do random operators; operators that read at indices
@@ -24,7 +23,6 @@ from __future__ import annotations
 
 from . import (
     arithmetic,
-    attention_kernels,
     convolutions,
     functions,
     indexing,
@@ -48,7 +46,6 @@ _MODULES = (
     pools,
     resizes,
     indexing,
-    attention_kernels,
 )
 
 CONVERTERS: dict[str, Converter] = {
