@@ -20,6 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..aten.strides import in_order, order_of
+
 FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 OPERATORS = frozenset((FORWARD, BACKWARD))
@@ -64,9 +66,21 @@ def _wide(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
-def _layout(x: Tensor) -> Tensor:
-    """Return a tensor with the strides of PyTorch's results: positions outside of heads."""
-    return x.transpose(1, 2).contiguous().transpose(1, 2)
+def _is_like_query() -> bool:
+    """Return whether the axes of a result have the order of the query's; earlier releases of
+    PyTorch put positions outside of heads.
+    """
+    query = torch.empty(1, 2, 3, 4)
+    return bool(FORWARD(query, query, query)[0].is_contiguous())
+
+
+_IS_LIKE_QUERY = _is_like_query()
+
+
+def _layout(x: Tensor, operand: Tensor) -> Tensor:
+    """Return a tensor with the strides of PyTorch's results."""
+    order = order_of(torch.empty_like(operand)) if _IS_LIKE_QUERY else (0, 2, 1, 3)
+    return in_order(x, order or (0, 1, 2, 3))
 
 
 def forward(
@@ -88,7 +102,7 @@ def forward(
     if attn_mask is not None:  # by PyTorch's operators, which are fused to one kernel
         is_shown = torch.logical_not(scores == -math.inf).any(-1, keepdim=True)
         weights = torch.where(torch.logical_not(is_shown), torch.zeros_like(weights), weights)
-    return _layout(weights.to(value.dtype) @ value), sums
+    return _layout(weights.to(value.dtype) @ value, query), sums
 
 
 def backward(
@@ -115,4 +129,4 @@ def backward(
     shares = (_wide(grad_out) * _wide(out)).sum(-1, keepdim=True)
     of_scores = (weights * (_wide(grad_out @ value.mT) - shares) * factor).to(dtype)
     gradients = (of_scores @ key, of_scores.mT @ query, weights.to(dtype).mT @ grad_out)
-    return tuple(_layout(gradient) for gradient in gradients)
+    return tuple(map(_layout, gradients, (query, key, value)))
