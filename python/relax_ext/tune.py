@@ -18,6 +18,7 @@ from topi_ext.cpu.backend import CpuBackend
 from topi_ext.cpu.machine import CpuMachine
 from topi_ext.cpu.plan.window import Plan
 from topi_ext.cpu.registry import KERNELS
+from topi_ext.interrupts import keep_interrupts
 from topi_ext.spec.conv import OPERANDS
 from topi_ext.tuning.database import AnyPath, machine_name, merge, opened, read, using
 from topi_ext.tuning.interleaved import Timed, race
@@ -79,6 +80,7 @@ class Progress:
         """Take the kernel that is measured next."""
 
 
+@keep_interrupts()
 def tune(
     module: Any,
     target: Any,

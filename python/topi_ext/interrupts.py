@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handling of Ctrl-C in ``python -m PACKAGE``: one line and status 130 at any time."""
+"""Handling of Ctrl-C: one line and status 130 in ``python -m PACKAGE``, no loss in a library."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 
 def is_run(package: str) -> bool:
@@ -54,3 +56,44 @@ def answer_interrupts(package: str, last: Callable[[], None] = lambda: None) -> 
 def ignore_interrupts() -> None:
     """Let Python end by itself when all is printed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+_raised: list[BaseException] = []
+"""Errors that the handler of Ctrl-C raised inside of :func:`keep_interrupts`."""
+
+
+@contextmanager
+def keep_interrupts() -> Iterator[None]:
+    """Raise at the end of a block what the handler of Ctrl-C raised inside of it.
+
+    TVM turns a KeyboardInterrupt into an error without a text, which would count as a refusal.
+    Python calls handlers in the main thread only, so in others this has no effect.
+    """
+    before: Any = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+
+    def handle(*args: Any) -> None:
+        try:
+            before(*args)
+        except BaseException as error:
+            _raised.append(error)
+            raise
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+        raise_interrupt()
+    except Exception:
+        raise_interrupt()
+        raise
+    finally:
+        signal.signal(signal.SIGINT, before)
+        _raised.clear()
+
+
+def raise_interrupt() -> None:
+    """Raise what the handler of Ctrl-C raised in this thread, if an error may have replaced it."""
+    if _raised and threading.current_thread() is threading.main_thread():
+        raise _raised[0] from None

@@ -38,12 +38,15 @@ class Unsupported(Exception):  # noqa: N818  (a name that importer and graph com
     node : torch.fx.Node
     why : str
         The reason, without the operator's name.
+    others : list of Unsupported
+        The other nodes of the same function.
     """
 
     def __init__(self, node: Any, why: str) -> None:
         super().__init__(f"{getattr(node, 'target', node)}: {why}")
         self.node = node
         self.why = why
+        self.others: list[Unsupported] = []
 
 
 class Call:

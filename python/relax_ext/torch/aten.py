@@ -21,6 +21,7 @@ from tvm.relax.frontend.torch import exported_program_translator as translator
 
 from topi_ext.compat import dtype_name, known_shape, relax, same_size, shape_type, type_of
 from topi_ext.compat import tensor_type as tensor_type_
+from topi_ext.interrupts import raise_interrupt
 from topi_ext.notices import one_line
 
 from ..aten.calls import Call, Unsupported
@@ -114,7 +115,7 @@ class AtenImporter(translator.ExportedProgramImporter):  # type: ignore[misc]
         Raises
         ------
         Unsupported
-            For the first node that cannot be imported.
+            For the first node that cannot be imported; it names the others.
         """
         places = self._places = [*inputs, *statics]
         self.env.clear()
@@ -138,11 +139,34 @@ class AtenImporter(translator.ExportedProgramImporter):  # type: ignore[misc]
         return builder.get()
 
     def _imported(self, nodes: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> list[Any]:
-        """Convert all nodes, and return the outputs."""
+        """Convert all nodes, and return the outputs.
+
+        The nodes behind one that fails are converted too, so that all failures are known at once.
+        """
+        refusals: list[Unsupported] = []
         for node in nodes:
-            self.env[node] = self._converted(node)
+            try:
+                self.env[node] = self._converted(node)
+            except Unsupported as error:
+                refusals.append(error)
+                try:
+                    self.env[node] = self._stand_in(node.meta.get("val"))
+                except ValueError:  # a size that has no counterpart
+                    break
+        if refusals:
+            first, first.others = refusals[0], refusals[1:]
+            raise first
         inputs = [self.env[node] for node in self._places]
         return apart(self.block_builder, [self.env[node] for node in outputs], inputs)
+
+    def _stand_in(self, value: Any) -> Any:
+        """Return zeros in the place of a result, or of several."""
+        if isinstance(value, (list, tuple)):
+            return [self._stand_in(field) for field in value]
+        if not isinstance(value, torch.Tensor):
+            return None
+        shape = R.ShapeExpr([size_in(size, self.symbols) for size in value.shape])
+        return self.block_builder.emit(R.op.zeros(shape, torch_dtype_name(value.dtype)))
 
     def _retrieve_args(self, node: Any) -> Any:
         """Return converted arguments; a symbolic number needs no argument of the function."""
@@ -192,6 +216,7 @@ class AtenImporter(translator.ExportedProgramImporter):  # type: ignore[misc]
         except Unsupported:
             raise
         except Exception as error:  # any error of a converter of TVM
+            raise_interrupt()
             raise Unsupported(node, one_line(error, 200)) from error
 
     def _item(self, node: fx.Node) -> Any:

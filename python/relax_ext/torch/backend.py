@@ -6,6 +6,7 @@ Parts that do not compile stay in PyTorch, with one warning, unless ``unknown="r
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ from functorch.compile import min_cut_rematerialization_partition
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 
+from topi_ext.interrupts import keep_interrupts
 from topi_ext.notices import one_line, warn_once
 from topi_ext.spec.geometry import fail
 
@@ -129,9 +131,11 @@ def _compiled(
     report.add(record)
     if not any(map(is_product, calls)):
         return graph_module
+    begin = time.perf_counter()
     try:
-        _refuse(calls)
-        compiled = GraphCompiler(graph_module, options, record, unordered).run()
+        with keep_interrupts():
+            _refuse(calls)
+            compiled = GraphCompiler(graph_module, options, record, unordered).run()
     except Exception as error:
         if options.raises:
             raise
@@ -139,6 +143,7 @@ def _compiled(
         record.parts.clear()
         record.unknown["the whole graph"] = one_line(error, 300)
         compiled = graph_module
+    record.seconds = time.perf_counter() - begin
     if record.unknown:
         _tell(record, options)
     return compiled

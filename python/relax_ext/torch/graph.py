@@ -10,6 +10,7 @@ from typing import Any
 from torch import fx
 from torch._guards import TracingContext
 
+from topi_ext.interrupts import raise_interrupt
 from topi_ext.notices import one_line
 
 from ..aten.strides import is_permuted
@@ -65,17 +66,18 @@ class GraphCompiler:
             If no part can be compiled; with ``unknown="raise"`` if an operator cannot.
         """
         context = Context(self._inputs, self._frozen(), self._kept())
-        cut, imported = self._imported(context)
-        functions = {}
-        for stage, part in imported.items():
-            try:
-                functions[stage] = compile_part(part, self._options)
-                self._record.parts.append(part.record)
-            except Exception as error:
-                if self._options.raises:
-                    raise
-                named = f"a part of {part.record.operators} operators"
-                self._record.unknown[named] = one_line(error, 300)
+        compiled: dict[Any, ImportedPart] = {}
+        while True:
+            cut, imported = self._imported(context)
+            refused = len(self._refused)
+            for stage, part in imported.items():
+                piece = cut.pieces[stage]
+                if piece.key not in compiled and self._compiled(part, piece, context):
+                    compiled[piece.key] = part
+            if len(self._refused) == refused:
+                break
+        parts = {stage: compiled[piece.key] for stage, piece in cut.pieces.items()}
+        self._record.parts += [part.record for part in parts.values()]
         for node in cut.in_pytorch:
             is_builtin = isinstance(node.target, BuiltinFunctionType)
             if is_builtin or is_size(node) or is_place(node):
@@ -90,22 +92,65 @@ class GraphCompiler:
             self._record.unknown[str(node.target)] = why
         if self._record.kind == "forward":
             self._unordered.update(node.name for node in context.unordered)
+        functions = {stage: part.runner for stage, part in parts.items()}
         return cut.joined(self._module, functions, context.unordered)
 
     def _imported(self, context: Context) -> tuple[Cut, dict[int, ImportedPart]]:
-        """Import the pieces of the graph; partition it again after a node that fails."""
+        """Import the pieces of the graph; partition it again without the nodes that fail."""
         while True:
             cut = Cut(self._module.graph, self._supports)
             parts: dict[int, ImportedPart] = {}
+            refused = len(self._refused)
             for stage, piece in cut.pieces.items():
                 try:
-                    parts[stage] = import_part(piece, context, f"tvm_conv_{stage}")
+                    parts[stage] = self._import(piece, context, stage)
                 except Unsupported as error:
-                    for node in refused_nodes(error.node, piece):
-                        self._refused[node] = error.why
-                    break
-            else:
+                    for refusal in (error, *error.others):
+                        for node in refused_nodes(refusal.node, piece):
+                            self._refused[node] = refusal.why
+            if len(self._refused) == refused:
                 return cut, parts
+
+    def _import(self, piece: Piece, context: Context, stage: int) -> ImportedPart:
+        return import_part(self._importer, piece, context, f"tvm_conv_{stage}")
+
+    def _compiled(self, part: ImportedPart, piece: Piece, context: Context) -> bool:
+        """Return whether a part can be compiled; otherwise its operators that cannot are refused.
+
+        Raises
+        ------
+        Exception
+            With ``unknown="raise"`` if it cannot.
+        """
+        try:
+            compile_part(part, self._options)
+            return True
+        except Exception as error:
+            raise_interrupt()
+            if self._options.raises:
+                raise
+            self._refused.update(self._culprits(piece, context, one_line(error, 300)))
+            return False
+
+    def _culprits(self, piece: Piece, context: Context, why: str) -> dict[fx.Node, str]:
+        """Return the operators of a piece without which it can be compiled, and the reasons.
+
+        Halves of the piece are compiled until single operators are left.  If both halves can be
+        compiled apart, the second one begins with such an operator.
+        """
+        if len(piece.nodes) == 1:
+            return {piece.nodes[0]: why}
+        culprits: dict[fx.Node, str] = {}
+        halves = piece.halves()
+        for half in halves:
+            try:
+                compile_part(self._import(half, context, 0), self._options)
+            except Unsupported:
+                continue
+            except Exception as error:
+                raise_interrupt()
+                culprits.update(self._culprits(half, context, one_line(error, 300)))
+        return culprits or {halves[-1].nodes[0]: why}
 
     def _supports(self, node: fx.Node) -> bool:
         if node in self._refused or is_place(node):

@@ -72,7 +72,9 @@ class ImportedPart:
     record: report.Part
 
 
-def import_part(piece: Piece, context: Context, name: str) -> ImportedPart:
+def import_part(
+    importer: AtenImporter, piece: Piece, context: Context, name: str
+) -> ImportedPart:
     """Import a piece of a graph into Relax.
 
     Nodes from which sizes have to be read are appended to the inputs of the piece.
@@ -80,7 +82,7 @@ def import_part(piece: Piece, context: Context, name: str) -> ImportedPart:
     Raises
     ------
     Unsupported
-        For the node that has to stay in PyTorch.
+        For the nodes that have to stay in PyTorch.
     """
     begin = time.perf_counter()
     tensors = [node for node in piece.inputs if _is_operand(node)]
@@ -88,7 +90,6 @@ def import_part(piece: Piece, context: Context, name: str) -> ImportedPart:
     operands = [node for node in tensors if node not in context.frozen] + static
     results = [node for node in piece.outputs if isinstance(node.meta.get("val"), torch.Tensor)]
     copy = _Copy(piece, context.unordered)
-    importer = AtenImporter()
     try:
         arguments = [copy.operand(node) for node in operands]
         copy.body()
@@ -96,7 +97,9 @@ def import_part(piece: Piece, context: Context, name: str) -> ImportedPart:
         count = len(operands) - len(static)
         module = importer.graph(copy.nodes, arguments[:count], arguments[count:], outputs)
     except Unsupported as error:
-        raise Unsupported(copy.original(error.node), error.why) from error
+        for refusal in (error, *error.others):
+            refusal.node = copy.original(refusal.node)
+        raise
     symbols = list(importer.symbols)
     sizes = [_source(symbol, piece, context.inputs) for symbol in symbols]
     runner = Runner(

@@ -93,6 +93,20 @@ class Piece:
     outputs: list[fx.Node]
     views: list[fx.Node]
 
+    @property
+    def key(self) -> tuple[tuple[fx.Node, ...], ...]:
+        """Return what tells this piece from another one of the same graph."""
+        return tuple(self.nodes), tuple(self.outputs)
+
+    def halves(self) -> list[Piece]:
+        """Return the piece in two, one after the other; fields stay with their tuples."""
+        first = set(self.nodes[: len(self.nodes) // 2])
+        for node in self.nodes:
+            if node.target is operator.getitem and node.args[0] in first:
+                first.add(node)
+        parts = ([node for node in self.nodes if (node in first) == is_first] for is_first in (1, 0))
+        return [_piece(nodes) for nodes in parts if nodes]
+
 
 class Cut:
     """A partitioned graph.

@@ -49,6 +49,8 @@ class Graph:
         Operators that draw random numbers, which stay in PyTorch.
     attention : dict of str to str
         Large attention of training, and its gradient: PyTorch's operators do not store scores.
+    seconds : float
+        Seconds of imports and compilations, those of refused parts too.
     """
 
     kind: str
@@ -57,6 +59,7 @@ class Graph:
     unknown: dict[str, str] = field(default_factory=dict)
     random: dict[str, str] = field(default_factory=dict)
     attention: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
 
     @property
     def in_pytorch(self) -> dict[str, str]:
@@ -73,7 +76,7 @@ class Report:
     @property
     def seconds(self) -> float:
         """Return the seconds of imports and compilations."""
-        return sum(part.import_s + part.compile_s for one in self.graphs for part in one.parts)
+        return sum(graph.seconds for graph in self.graphs)
 
     def __str__(self) -> str:
         """Return a line for each graph, and one for each operator that stays in PyTorch."""

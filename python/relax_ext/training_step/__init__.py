@@ -12,10 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from topi_ext.interrupts import keep_interrupts
+
 if TYPE_CHECKING:
     from .step import TrainingStep
 
 
+@keep_interrupts()
 def training(
     module: Any,
     example: Sequence[Any],
