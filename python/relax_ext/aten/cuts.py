@@ -8,7 +8,7 @@ from typing import Any
 
 from topi_ext.compat import relax, simplify
 
-from .calls import Call
+from .calls import Call, shape_of
 
 R = relax()
 
@@ -16,10 +16,11 @@ R = relax()
 def sliced(call: Call, x: Any, axis: int, begin: Any, length: Any, step: int = 1) -> Any:
     """Return `length` elements of an axis from `begin` on, every `step`; sizes may be symbolic."""
     end = simplify(begin + (length - 1) * step + 1)
-    if isinstance(begin, int) and isinstance(end, int):
+    if all(isinstance(size, int) for size in (shape_of(x)[axis], begin, end)):
         return call.emit(R.op.strided_slice(x, [axis], [begin], [end], [step]))
 
-    # TVM has no type for a slice with symbolic bounds.
+    # TVM has no type for a slice with symbolic bounds.  Of a symbolic axis it states sizes like
+    # min(n, 3) - min(n, 1), at which its passes end the process.
     define = partial(_cut, axis, step)
     return call.importer.block_builder.emit_te(define, x, begin, length, primfunc_name_hint="slice")
 

@@ -120,7 +120,7 @@ def _slice_backward(call: Call) -> Any:
 
 
 def _slice_scatter(call: Call) -> Any:
-    """Return a tensor with a contiguous slice replaced."""
+    """Return a tensor with a slice replaced."""
     x, source = call["self"], converted(call, call["src"])
     axis = call["dim"] % len(call.shape())
     size, length = call.shape()[axis], call.shape("src")[axis]
@@ -129,22 +129,33 @@ def _slice_scatter(call: Call) -> Any:
     if 0 in call.shape("src"):
         return x
     begin, step = _between(call, size, length)
-    if step != 1:
-        raise call.refusal("step must be 1")
-    parts = []
-    for low, high in ((0, begin), (simplify(begin + length), size)):
-        if not same_size(low, high):
-            parts.append(sliced(call, x, axis, low, simplify(high - low)))
-    at = 0 if same_size(begin, 0) else 1
-    parts.insert(at, source)
-    return call.emit(R.op.concat(parts, axis))
+    define = partial(_replaced, axis, step)
+    builder = call.importer.block_builder
+    return builder.emit_te(define, x, source, begin, primfunc_name_hint="slice_scatter")
+
+
+def _replaced(axis: int, step: int, x: Any, source: Any, begin: Any) -> Any:
+    """Return `x` with `source` along an axis from `begin` on, every `step`."""
+    from tvm import te
+
+    def element(*index: Any) -> Any:
+        offset = index[axis] - begin
+        at = tir.floordiv(offset, step)
+        inside = tir.all(offset >= 0, tir.floormod(offset, step) == 0, at < source.shape[axis])
+        value = source(*index[:axis], at, *index[axis + 1 :])
+        return tir.if_then_else(inside, value, x(*index))
+
+    return te.compute(x.shape, element, name="slice_scatter")
 
 
 def _index_of(call: Call, size: Any) -> Any:
+    """Return an index from the front."""
     index = call["index"]
-    if not isinstance(index, int) or (index < 0 and not isinstance(size, int)):
-        raise call.refusal("an index from the end of a symbolic axis")
-    return index % size if index < 0 else index
+    if isinstance(index, int):
+        return simplify(size + index) if index < 0 else index
+    if _is_from_front(call.raw("index")):
+        return index
+    raise call.refusal("an index that may be negative")
 
 
 def _select(call: Call) -> Any:

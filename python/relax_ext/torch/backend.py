@@ -22,6 +22,7 @@ from topi_ext.spec.geometry import fail
 
 from ..registry import registered
 from . import report
+from .checkpoints import separate_updates
 from .decompositions import decompositions, whole_upsamples
 from .draws import detach_draws
 from .graph import GraphCompiler
@@ -81,6 +82,7 @@ def tvm_conv(
 
 def _partitioned(options: Options, joint: fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
     """Return the forward and the backward graph of a joint graph."""
+    separate_updates(joint.graph)
     _prepare(joint, options)
     return min_cut_rematerialization_partition(joint, *args, **kwargs)
 

@@ -172,8 +172,8 @@ class Runner:
         seen, packed, _ = self._packed
         if now is None or now != seen:
             packed = self._pack(machine, weights)
-            # The weights are kept too, because the address of a freed one could be reused.
-            self._packed = (now, packed, weights)
+            # Their memory is kept too, because the address of a freed one could be used again.
+            self._packed = (now, packed, [weight.detach() for weight in weights])
         return packed
 
     def _pack(self, machine: Any, weights: list[torch.Tensor]) -> list[Any]:
