@@ -295,3 +295,95 @@ def test_inference_mode(is_made_inside: bool) -> None:
     run, x = compiled(model), image()
     with torch.inference_mode():
         assert_same(run(x), model(x))
+
+
+def test_the_memory_of_frozen_weights_is_not_taken_for_another() -> None:
+    """Two assignments of ``.data`` between two calls: the first address may come back."""
+    model = nn.Conv2d(64, 64, 3, padding=1, bias=False).double().eval()
+    run = compiled(model, {"freeze": True, "unknown": "raise"})
+    x = image(1, 64, 8, 8)
+    with torch.no_grad():
+        for _ in range(8):
+            run(x)
+            for _ in range(2):
+                model.weight.data = torch.rand_like(model.weight)
+            assert_same(run(x), model(x))
+
+
+def test_channels_are_known_where_weights_of_two_sizes_are_used() -> None:
+    """PyTorch makes channels symbolic; forward and backward graphs are compiled for known ones."""
+    function = Function(lambda m, x, w: F.conv2d(x, w, padding=1).relu())
+    run = compiled(function)
+    for ins, outs in ((3, 8), (5, 16)):
+        x, w = image(2, ins, 7, 6).requires_grad_(), image(outs, ins, 3, 3).requires_grad_()
+        got, want = run(x, w), function(x, w)
+        assert_same(got, want)
+        given = torch.rand_like(want)
+        assert_same(
+            torch.autograd.grad(got, (x, w), given), torch.autograd.grad(want, (x, w), given)
+        )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("trains", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3)], ids=["dense", "turned"])
+def test_attention_has_the_strides_of_pytorch(
+    order: tuple[int, ...], trains: bool, dtype: torch.dtype
+) -> None:
+    """Inside of a graph too, where a view may follow."""
+
+    def attention(m: nn.ModuleList, x: torch.Tensor) -> Any:
+        y = F.scaled_dot_product_attention(x, x, x)
+        return y.permute(order).view(x.shape[0], -1), y
+
+    x = image(2, 3, 5, 8).to(dtype).permute(order).contiguous().permute(order)
+    x.requires_grad_(trains)
+    model = Function(attention)
+    limit = 4 * torch.finfo(dtype).eps
+    assert_same(compiled(model)(x), model(x), limit)
+
+
+def setting(*places: Any) -> Any:
+    def function(y: torch.Tensor) -> torch.Tensor:
+        y = y * 1
+        for place in places:
+            y[place] = 2.0
+            y[place].mul_(-1.5)
+        return y
+
+    return function
+
+
+SLICES: list[Callable[[torch.Tensor], Any]] = [
+    lambda y: (y[1:3], y[:, 1:-1], y[-3:], y[::2], y[1::2], y[:-1], y[2], y[-1], y.narrow(0, 1, 2)),
+    lambda y: torch.cat([y[:1], y[2:]]) + y[1:] - y[:-1],
+    lambda y: torch.slice_scatter(y, y[:2] * 3, 0, 1, 5, 2),
+    lambda y: torch.select_scatter(y, y[0] * 3, 0, -1),
+    lambda y: y[1:3].sum(0) + y[: y.shape[0] // 2].sum(0),
+    setting(slice(1, 3)),
+    setting(slice(-2, None), (slice(None), slice(1, 3))),
+    setting(slice(None, None, 2), -1, 1),
+    setting((slice(1, -1), slice(1, -1))),
+]
+
+
+@pytest.mark.parametrize("trains", [False, True], ids=["inference", "training"])
+def test_slices_of_symbolic_axes(trains: bool) -> None:
+    """Read, replaced and changed in place; some of them ended the process in a pass of TVM."""
+
+    def function(m: nn.ModuleList, x: torch.Tensor, w: torch.Tensor) -> Any:
+        results = []
+        for one in SLICES:
+            found = one(x @ w)
+            results += found if isinstance(found, tuple) else (found,)
+        return results
+
+    model = Function(function)
+    run = compiled(model)
+    w = image(6, 6).requires_grad_(trains)
+    for size in (6, 7, 9, 5):
+        got, want = run(x := image(size, 6), w), model(x, w)
+        assert_same(got, want)
+        if trains:
+            sums = [sum((one * one).sum() for one in results) for results in (got, want)]
+            assert_same(*(torch.autograd.grad(one, w)[0] for one in sums), 1e-10)

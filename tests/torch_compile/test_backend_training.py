@@ -142,9 +142,9 @@ def test_attention_stores_no_scores(mask: Any, monkeypatch: pytest.MonkeyPatch) 
     saved: list[tuple[int, ...]] = []
     imported = part.import_part
 
-    def record(piece: Any, *args: Any) -> Any:
+    def record(importer: Any, piece: Any, *args: Any) -> Any:
         saved.extend(tuple(node.meta["val"].shape) for node in piece.outputs)
-        return imported(piece, *args)
+        return imported(importer, piece, *args)
 
     monkeypatch.setattr(graphs_of, "import_part", record)
     model = Function(partial(attend, mask), conv(3, 24), conv(8, 3))
@@ -333,3 +333,24 @@ def test_close_is_close() -> None:
     x = torch.ones(3, dtype=torch.float64)
     with pytest.raises(AssertionError):
         assert_same(x + 6e-8, x, CLOSE)
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_a_batch_norm_inside_of_a_checkpoint(affine: bool) -> None:
+    """It is computed again in the backward graph; its statistics move once."""
+    block = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8, affine=affine), nn.ReLU()
+    )
+    model = Function(
+        lambda m, x: m[1](checkpoint(m[0], x, use_reentrant=False)), block, nn.Conv2d(8, 3, 3)
+    ).double()
+    twin = copy.deepcopy(model)
+    run = compiled(model)
+    x = torch.rand(2, 3, 9, 9, dtype=torch.float64)
+    for _ in range(2):
+        got, want = run(x), twin.m[1](twin.m[0](x))  # eager PyTorch refuses this checkpoint
+        got.square().sum().backward()
+        want.square().sum().backward()
+        assert_same(got.detach(), want.detach())
+    assert_same(gradients(model.parameters()), gradients(twin.parameters()))
+    assert_same(list(model.buffers()), list(twin.buffers()))

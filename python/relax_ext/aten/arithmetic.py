@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operators of two elements, in the dtype to which PyTorch promotes its operands.
 
-A Python number next to half precision is not rounded to it, but in comparisons: PyTorch computes
-arithmetic operators in float32.  Divisions and remainders of integers are imported only if the divisor is a known number
-other than 0, because compiled code would end the process where PyTorch raises an error.
+A Python number next to half precision is rounded to it in comparisons only: PyTorch computes
+arithmetic operators in float32.  Divisions and remainders of integers are imported only if the
+divisor is a known number other than 0, because compiled code would end the process where PyTorch
+raises an error.
 """
 
 from __future__ import annotations

@@ -33,7 +33,8 @@ def separate_updates(graph: fx.Graph) -> None:
 
 
 def _separate(graph: fx.Graph, node: fx.Node) -> None:
-    x, weight, bias, mean, variance, training, momentum, epsilon = node.args
+    arguments: Any = node.args
+    x, weight, bias, mean, variance, training, momentum, epsilon = arguments
 
     def call(target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         added = graph.call_function(target, args, kwargs)
@@ -54,10 +55,11 @@ def _separate(graph: fx.Graph, node: fx.Node) -> None:
             )
             for new, old in zip(fields, (mean, variance))
         ]
-    for field in list(node.users):
-        if field.args[1] >= 3:
-            field.replace_all_uses_with(updated[field.args[1] - 3])
-            graph.erase_node(field)
+    for user in list(node.users):
+        number: Any = user.args[1]
+        if number >= 3:
+            user.replace_all_uses_with(updated[number - 3])
+            graph.erase_node(user)
     node.target = aten._native_batch_norm_legit.no_stats
     node.args = (x, weight, bias, training, momentum, epsilon)
     node.meta["val"] = node.meta["val"][:3]

@@ -50,8 +50,21 @@ def decompositions(*, trains: bool = False) -> dict[Any, Callable[..., Any]]:
         backward = attention.whole(backward, first=1)
     table[attention.FORWARD.default] = forward
     table[attention.BACKWARD.default] = backward
+    table[torch.ops.aten.convolution.default] = _with_known_weight
     table.pop(None, None)
     return table
+
+
+def _with_known_weight(x: Any, weight: Any, *args: Any) -> Any:
+    """Fix the sizes of a weight, by guards, and keep the convolution.
+
+    PyTorch makes channels symbolic if one function convolves with weights of several sizes; kernels
+    are made for known channels.
+    """
+    del x, args
+    for size in weight.shape:
+        int(size)
+    return NotImplemented
 
 
 def _operator(name: str) -> Any:

@@ -72,9 +72,7 @@ class ImportedPart:
     record: report.Part
 
 
-def import_part(
-    importer: AtenImporter, piece: Piece, context: Context, name: str
-) -> ImportedPart:
+def import_part(importer: AtenImporter, piece: Piece, context: Context, name: str) -> ImportedPart:
     """Import a piece of a graph into Relax.
 
     Nodes from which sizes have to be read are appended to the inputs of the piece.

@@ -104,7 +104,9 @@ class Piece:
         for node in self.nodes:
             if node.target is operator.getitem and node.args[0] in first:
                 first.add(node)
-        parts = ([node for node in self.nodes if (node in first) == is_first] for is_first in (1, 0))
+        parts = (
+            [node for node in self.nodes if (node in first) == is_first] for is_first in (1, 0)
+        )
         return [_piece(nodes) for nodes in parts if nodes]
 
 
