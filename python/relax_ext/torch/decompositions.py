@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
+from torch.utils._pytree import tree_leaves
 
 from ..aten.resizes import OPERATORS as RESIZES
 from . import attention
@@ -50,20 +51,21 @@ def decompositions(*, trains: bool = False) -> dict[Any, Callable[..., Any]]:
         backward = attention.whole(backward, first=1)
     table[attention.FORWARD.default] = forward
     table[attention.BACKWARD.default] = backward
-    table[torch.ops.aten.convolution.default] = _with_known_weight
+    table[torch.ops.aten.convolution.default] = _with_known_attributes
     table.pop(None, None)
     return table
 
 
-def _with_known_weight(x: Any, weight: Any, *args: Any) -> Any:
-    """Fix the sizes of a weight, by guards, and keep the convolution.
+def _with_known_attributes(x: Any, weight: Any, *attributes: Any) -> Any:
+    """Fix the sizes of a weight and the attributes, by guards, and keep the convolution.
 
-    PyTorch makes channels symbolic if one function convolves with weights of several sizes; kernels
-    are made for known channels.
+    PyTorch makes them symbolic if one function convolves with weights of several sizes or with
+    several strides.  Kernels are made for known ones.
     """
-    del x, args
-    for size in weight.shape:
-        int(size)
+    del x
+    for number in (*weight.shape, *tree_leaves(attributes)):
+        if isinstance(number, torch.SymInt):
+            int(number)
     return NotImplemented
 
 
