@@ -17,16 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from topi_ext.adapters.resizing import Taps, taps
+from topi_ext.adapters.resizing import KEYS, Taps, of_torch
 from topi_ext.compat import relax, same_size, tensor_type
 
 from ..importers.resizing import along
 from .calls import Call, Converter, dtype_of, shape_of, wide
 
 R = relax()
-
-_CUBIC = -0.75
-"""The parameter of Keys' spline in PyTorch."""
 
 _METHODS = {
     "upsample_nearest1d": "nearest_neighbor",
@@ -99,7 +96,7 @@ class Axis:
             return any(same_size(self.size * factor, self.target) for factor in range(1, 17))
         scale = np.float32(self.size) / np.float32(self.target)
         at = np.floor(np.arange(self.target, dtype="float32") * scale + np.float32(1e-5))
-        return np.array_equal(np.clip(at.astype(int), 0, self.size - 1), self._nearest())
+        return np.array_equal(np.clip(at.astype(int), 0, self.size - 1), self.taps()[0][0])
 
     def _has_scale_of_sizes(self) -> bool:
         if self.is_known:
@@ -117,11 +114,7 @@ class Axis:
 
     def taps(self) -> Taps:
         """Return the terms of each element."""
-        if self.method == "nearest_neighbor":
-            return [(self._nearest(), np.ones(self.target))]
-        if self.method == "linear" and self.size == self.target:
-            return [(np.arange(self.size), np.ones(self.size))]
-        return taps(self.method, self._coordinates(), self.size, _CUBIC)
+        return of_torch(self.method, self.size, self.target, self.corners, self.scale)
 
     def matrix(self) -> np.ndarray:
         """Return the weights (target, size) of the elements."""
@@ -129,25 +122,6 @@ class Axis:
         for indices, weights in self.taps():
             np.add.at(matrix, (np.arange(self.target), indices), weights)
         return matrix
-
-    def _nearest(self) -> np.ndarray:
-        at = np.arange(self.target)
-        if self.target == self.size:
-            return at
-        if self.target == 2 * self.size:
-            return at // 2
-        scale = np.float32(self.size) / np.float32(self.target)
-        if self.scale is not None:
-            scale = np.float32(1 / self.scale)
-        return np.minimum(np.floor(at.astype("float32") * scale).astype(int), self.size - 1)
-
-    def _coordinates(self) -> np.ndarray:
-        at = np.arange(self.target, dtype="float64")
-        if self.corners:
-            return at * ((self.size - 1) / (self.target - 1) if self.target > 1 else 0)
-        scale = self.size / self.target if self.scale is None else 1 / self.scale
-        at = scale * (at + 0.5) - 0.5
-        return at if self.method == "cubic" else np.maximum(at, 0)
 
 
 def _scales(call: Call, rank: int) -> list[Any]:
@@ -240,7 +214,7 @@ def _resize(images: Any, axes: Sequence[Axis]) -> Any:
         method=method,
         coordinate_transformation_mode="asymmetric" if "nearest" in method else transformation,
         rounding_method="floor" if "nearest" in method else "",
-        cubic_alpha=_CUBIC,
+        cubic_alpha=KEYS,
     )
 
 
