@@ -246,6 +246,11 @@ FAULTS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[bool, ...]]] 
         (image(),),
         BOTH,
     ),
+    "nearest by a factor that keeps the size": (
+        partial(F.interpolate, scale_factor=1.3),
+        (image(1, 2, 3),),
+        RAW,
+    ),
     "indices of max_pool": (
         lambda x: F.max_pool2d(x, 2, return_indices=True)[1],
         (image(),),

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from topi_ext.adapters.resizing import KEYS, Taps, of_torch
+from topi_ext.adapters.resizing import KEYS, Taps, of_torch, reads_sizes
 from topi_ext.compat import relax, same_size, tensor_type
 
 from ..importers.resizing import along
@@ -112,9 +112,9 @@ class Axis:
             return next(factors, None)
         return None
 
-    def taps(self) -> Taps:
+    def taps(self, by_sizes: bool = True) -> Taps:
         """Return the terms of each element."""
-        return of_torch(self.method, self.size, self.target, self.corners, self.scale)
+        return of_torch(self.method, self.size, self.target, self.corners, self.scale, by_sizes)
 
     def matrix(self) -> np.ndarray:
         """Return the weights (target, size) of the elements."""
@@ -172,7 +172,7 @@ def resized(
         y = call.emit(_resize(_images(call, x), axes))
         return call.cast(call.reshape(y, [*sizes[:2], *after]), dtype)
     for number, axis in enumerate(axes, 2):
-        x = _along(call, x, number, axis)
+        x = _along(call, x, number, axis, reads_sizes(after))
     return call.cast(x, dtype)
 
 
@@ -218,7 +218,7 @@ def _resize(images: Any, axes: Sequence[Axis]) -> Any:
     )
 
 
-def _along(call: Call, x: Any, number: int, axis: Axis) -> Any:
+def _along(call: Call, x: Any, number: int, axis: Axis, by_sizes: bool) -> Any:
     """Return a tensor resized along an axis by reading its elements."""
     sizes = list(shape_of(x))
     if axis.factor is not None:
@@ -227,7 +227,7 @@ def _along(call: Call, x: Any, number: int, axis: Axis) -> Any:
         apart = call.emit(R.op.broadcast_to(apart, R.ShapeExpr([*before, axis.factor, *after])))
         return call.reshape(apart, [*before[:-1], axis.target, *after])
     _check_known(call, axis)
-    return along(call.emit, x, number, axis.taps())
+    return along(call.emit, x, number, axis.taps(by_sizes))
 
 
 def _gathered(call: Call, dy: Any, number: int, axis: Axis) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from topi_ext.adapters.resizing import FIRST, Taps, of_onnx, of_torch
+from topi_ext.adapters.resizing import FIRST, Taps, of_onnx, of_torch, reads_sizes
 from topi_ext.compat import relay
 from topi_ext.spec.geometry import fail
 
@@ -117,8 +117,11 @@ def _upsample(converter: Any, stock: Callable[[Any, Any], Any], method: str) -> 
         if len(known) < len(sizes) or is_exact or "float" not in dtype:
             return stock(inputs, types)
         x = cast(x, "float32") if dtype == "float16" else x
-        for axis, (n, scale) in enumerate(zip(known, scales), 2):
-            x = along(x, len(known) + 2, axis, of_torch(method, n, int(n * scale), False, scale))
+        after = [int(n * scale) for n, scale in zip(known, scales)]
+        by_sizes = reads_sizes(after)
+        for axis, (n, target, scale) in enumerate(zip(known, after, scales), 2):
+            terms = of_torch(method, n, target, False, scale, by_sizes)
+            x = along(x, len(known) + 2, axis, terms)
         return cast(x, dtype)
 
     return convert

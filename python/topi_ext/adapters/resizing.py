@@ -158,7 +158,22 @@ def _scaled(size: Any, scale: float) -> Any:
     return size if scale == 1 else size * int(scale)
 
 
-def of_torch(method: str, size: int, target: int, corners: bool, scale: float | None) -> Taps:
+def reads_sizes(after: Sequence[Any]) -> bool:
+    """Return whether PyTorch reads equal and double sizes of a nearest resize whatever the factor.
+
+    Its kernel of two axes of at most 128 elements does, and so do all gradients.
+    """
+    return len(after) == 2 and all(isinstance(n, int) for n in after) and sum(after) <= 128
+
+
+def of_torch(
+    method: str,
+    size: int,
+    target: int,
+    corners: bool,
+    scale: float | None,
+    by_sizes: bool = True,
+) -> Taps:
     """Return the terms along an axis of ``interpolate``.
 
     Source: ``aten/src/ATen/native/UpSample.h`` of PyTorch.
@@ -173,12 +188,15 @@ def of_torch(method: str, size: int, target: int, corners: bool, scale: float | 
         Whether the first and last elements keep their positions.
     scale : float or None
         The factor that the call states.
+    by_sizes : bool
+        The result of :func:`reads_sizes`.
     """
     if method == "nearest_neighbor":
         at = np.arange(target)
-        if target == 2 * size:
+        by_sizes = by_sizes or scale is None
+        if target == 2 * size and by_sizes:
             at = at // 2
-        elif target != size:
+        elif target != size or not by_sizes:
             step = np.float32(size) / np.float32(target) if scale is None else np.float32(1 / scale)
             at = np.floor(at.astype("float32") * step).astype(int)
         return [(np.minimum(at, size - 1), np.ones(target))]
