@@ -9,7 +9,7 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from topi_ext.compat import relax, tir
+from topi_ext.compat import infer_key, relax, tir
 
 from .calls import Call, Converter, dtype_of, per_axis, shape_of, wide
 
@@ -128,7 +128,8 @@ def _adaptive_average(rank: int, call: Call) -> Any:
     dtype = call.dtype()
     x = call.tensor(_batched(call, call["self"], rank), wide(dtype))
     size, before = call.numbers(call.shape()[-rank:]), shape_of(x)[2:]
-    if any(isinstance(n, int) and n % cells for n, cells in zip(before, size)):
+    is_uneven = any(isinstance(n, int) and n % cells for n, cells in zip(before, size))
+    if is_uneven and infer_key() == "FInferStructInfo":  # TVM 0.25 has other cells
         call.numbers(before)
         define, hint = partial(_cell_averages, size), "adaptive_average"
         y = call.importer.block_builder.emit_te(define, x, primfunc_name_hint=hint)
@@ -138,7 +139,7 @@ def _adaptive_average(rank: int, call: Call) -> Any:
 
 
 def _cell_averages(cells: list[int], x: Any) -> Any:
-    """Return averages of cells of unequal sizes, which TVM 0.25 computes differently.
+    """Return averages of cells of unequal sizes, without TVM's operator.
 
     Cell j of m covers the elements from ``floor(j n / m)`` to ``ceil((j + 1) n / m)``.
     """
