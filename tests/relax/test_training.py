@@ -382,6 +382,33 @@ def test_a_classifier() -> None:
     same(step.state_dict()["module"], theirs.state_dict(), "module")
 
 
+def test_a_loss_that_asserts_its_classes() -> None:
+    """``one_hot`` asserts the range of its classes: PyTorch does so before each step."""
+
+    def loss(self: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (torch.softmax(self.m[0](x * self.w), 1) - F.one_hot(y, 4)).square().mean()
+
+    ours = Function(loss, nn.Linear(3, 4)).double()
+    theirs = copy.deepcopy(ours)
+    x, y = rows(0), torch.tensor([0, 3, 1, 1, 2])
+    step, other = relax_ext.training(ours, (x, y), adam(ours)), adam(theirs)
+    for i in range(3):
+        same(step(x, y), torch_step(theirs, other, x, y), f"loss {i}")
+    same(step.state_dict()["module"], theirs.state_dict(), "module")
+    with pytest.raises(ValueError, match=r"^training: .*smaller than num_classes\.$"):
+        step(x, y + 1)
+
+
+def test_a_loss_that_reads_its_data_is_refused_in_one_line(capfd: Any) -> None:
+    def loss(self: Any, x: torch.Tensor) -> torch.Tensor:
+        return F.gaussian_nll_loss(x * self.w, x, torch.ones_like(x))
+
+    module = Function(loss).double()
+    with pytest.raises(ValueError, match=r"^training: torch\.export refuses Function: [^\n]*$"):
+        relax_ext.training(module, (rows(0),), sgd(module))
+    assert capfd.readouterr().err == ""
+
+
 class InBfloat16(nn.Module):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()

@@ -411,3 +411,69 @@ def test_a_scale_and_a_zero_point_of_one_element_or_none(dtype: str) -> None:
     check(Node("DequantizeLinear", [data, scale, zero], opset=13))
     vectors = np.linspace(0.01, 0.1, 3, dtype="float32"), np.arange(3, dtype=dtype)
     check(Node("DequantizeLinear", [data, *vectors], dict(axis=1), opset=13))
+
+
+# ------------------------------------------------------------------------------------ resizes
+
+IMAGES = real(1, 2, 3, 5)
+
+
+def factors(*values: float) -> np.ndarray:
+    return np.array(values, "float32")
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        *({"mode": "nearest", "nearest_mode": r} for r in ("round_prefer_floor", "floor", "ceil")),
+        {"mode": "linear"},
+        {"mode": "cubic"},
+    ],
+    ids=lambda attributes: "-".join(attributes.values()),
+)
+def test_resizes_by_factors_that_give_no_whole_size(attributes: dict[str, Any]) -> None:
+    nodes = [
+        Node(
+            "Resize",
+            [IMAGES, None, factors(1, 1, *pair)],
+            {**attributes, "coordinate_transformation_mode": mode},
+        )
+        for mode in ("half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners")
+        for pair in ((1.5, 1.5), (0.6, 2))
+    ]
+    for node in nodes:
+        check(node)
+    with uncorrected():
+        assert not all(is_right(lambda node=node: check(node)) for node in nodes)
+
+
+RESIZES = {
+    "corners, one element": Node(
+        "Resize",
+        [IMAGES, None, None, np.array([1, 2, 1, 7])],
+        {"mode": "linear", "coordinate_transformation_mode": "align_corners"},
+    ),
+    "the first version": Node("Resize", [IMAGES, factors(1, 1, 1.5, 0.6)], opset=10),
+    "the first version, linear": Node(
+        "Resize", [IMAGES, factors(1, 1, 1.5, 0.6)], {"mode": "linear"}, opset=10
+    ),
+    "Upsample": Node("Upsample", [IMAGES, factors(1, 1, 1.5, 1.7)], opset=9),
+    "Upsample, linear": Node(
+        "Upsample", [IMAGES, factors(1, 1, 1.5, 1.7)], {"mode": "linear"}, opset=9
+    ),
+    "some axes": Node(
+        "Resize", [IMAGES, None, factors(1.5, 1.4)], {"mode": "linear", "axes": [2, 3]}, opset=18
+    ),
+    "one axis": Node("Resize", [IMAGES[0], None, factors(1, 1, 1.5)], {"mode": "linear"}),
+}
+
+
+@pytest.mark.parametrize("name", RESIZES)
+def test_resizes(name: str) -> None:
+    check_corrected(RESIZES[name])
+
+
+def test_an_empty_region_and_empty_factors() -> None:
+    empty = factors()
+    operands = [IMAGES, empty, empty, np.array([1, 2, 6, 7])]
+    check(Node("Resize", operands, {"mode": "linear"}, opset=11))

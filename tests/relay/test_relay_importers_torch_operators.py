@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -132,6 +133,17 @@ ARITHMETIC = {
     "clamp, min, a tensor": wrong(lambda a, b: a.clamp(min=b), A, A),
     "clamp": right(lambda a: a.clamp(-0.5, 0.7), A),
     "clamp, bounds that cross": wrong(lambda a: a.clamp(0.7, -0.5), A),
+    **{
+        f"{mode}, factor": wrong(partial(F.interpolate, scale_factor=1.7, mode=mode), (1, 2, 5, 7))
+        for mode in ("nearest", "bilinear", "bicubic")
+    },
+    "nearest, three axes, factor": wrong(
+        partial(F.interpolate, scale_factor=1.3), (1, 2, 4, 5, 3)
+    ),
+    "bilinear, factor of sizes": right(
+        partial(F.interpolate, scale_factor=1.5, mode="bilinear", recompute_scale_factor=True),
+        (1, 2, 5, 7),
+    ),
     "clamp_max": right(lambda a: torch.clamp_max(a, 0.5), A),
     "cumsum of int32": wrong(lambda a: a.cumsum(1), A, dtype="int32"),
     "cumsum": right(lambda a: a.cumsum(1), A),

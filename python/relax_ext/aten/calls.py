@@ -8,10 +8,11 @@ tuple of them with None for unused results.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 import numpy as np
+import torch
 from torch import fx
 from torch._ops import OpOverload
 
@@ -21,11 +22,17 @@ from ..fusion.views import are_same
 from ..gradients import GRADIENTS
 from ..importers.torch_arguments import arguments, torch_dtype_name
 from .scalars import scalar
-from .sizes import size_in
+from .sizes import SYMBOLIC, is_unbacked, leaves, size_in
 
 R = relax()
 
 HALF = ("float16", "bfloat16")
+_DTYPES = frozenset(
+    (
+        *("bool", "uint8", "int8", "int16", "int32", "int64"),
+        *("float16", "bfloat16", "float32", "float64"),
+    )
+)
 
 Converter = Callable[["Call"], Any]
 
@@ -49,6 +56,25 @@ class Unsupported(Exception):  # noqa: N818  (a name that importer and graph com
         self.others: list[Unsupported] = []
 
 
+def why_not(node: fx.Node) -> str | None:
+    """Return why no converter can read or state the tensors of a call, None if all can."""
+    values = [node.meta.get("val"), *(operand.meta.get("val") for operand in node.all_input_nodes)]
+    return next(filter(None, map(_why_not_value, leaves(values))), None)
+
+
+def _why_not_value(value: Any) -> str | None:
+    if not isinstance(value, torch.Tensor):
+        is_number = value is None or isinstance(value, (int, float, *SYMBOLIC))
+        return None if is_number else f"a value of type {type(value).__name__}"
+    if value.device.type != "cpu":
+        return f"on {value.device}"
+    if torch_dtype_name(value.dtype) not in _DTYPES or value.is_sparse or value.is_quantized:
+        return f"of {value.dtype}"
+    if value.layout is not torch.strided:
+        return f"of layout {value.layout}"
+    return "a size that values decide" if is_unbacked(value) else None
+
+
 class Call:
     """A call with its arguments by name, and the primitives in which converters are written.
 
@@ -56,18 +82,20 @@ class Call:
     ----------
     importer : AtenImporter
     node : torch.fx.Node
+    symbols : dict of str to tirx.Var
+        The variable of each symbolic size.
     overload : torch._ops.OpOverload
         The operator.
     value : object
         Result of PyTorch's fake execution: a fake tensor, or a tuple of them.
     """
 
-    def __init__(self, importer: Any, node: fx.Node, overload: OpOverload) -> None:
-        self.importer = importer
-        self.node, self.overload = node, overload
+    def __init__(self, importer: Any, node: fx.Node, symbols: Mapping[str, Any]) -> None:
+        self.importer, self.symbols = importer, symbols
+        self.node, self.overload = node, cast("OpOverload", node.target)
         self.value = node.meta["val"]
         self._given = arguments(importer, node)
-        schema = overload._schema.arguments
+        schema = self.overload._schema.arguments
         self._nodes: dict[str, Any] = dict(zip((a.name for a in schema), node.args)) | dict(
             node.kwargs
         )
@@ -98,7 +126,7 @@ class Call:
 
     def stock(self) -> Any:
         """Convert by TVM's importer with the corrections of :mod:`relax_ext.importers`."""
-        return self.importer.convert_map[self.overload.__name__](self.node)
+        return self.importer.convert_map.stock[self.overload.__name__](self.node)
 
     @property
     def used(self) -> set[int]:
@@ -110,7 +138,7 @@ class Call:
 
     def sizes(self, sizes: Sequence[Any]) -> list[Any]:
         """Return sizes of a fake tensor as expressions of TVM."""
-        return [size_in(size, self.importer.symbols) for size in sizes]
+        return [size_in(size, self.symbols) for size in sizes]
 
     def shape(self, name: str | None = None) -> list[Any]:
         """Return the shape of a tensor argument, or of the result."""

@@ -12,6 +12,8 @@
 :mod:`.pools`              pooling and its gradients
 :mod:`.resizes`            resizes and their gradients
 :mod:`.indexing`           scatters of one element of each row
+:mod:`.attention`          attention that is not decomposed
+:mod:`.losses`             losses of classes
 =========================  =====================================================================
 
 Other operators stay in PyTorch.  So do random operators; operators that read at indices
@@ -23,9 +25,11 @@ from __future__ import annotations
 
 from . import (
     arithmetic,
+    attention,
     convolutions,
     functions,
     indexing,
+    losses,
     norms,
     pools,
     reductions,
@@ -46,6 +50,8 @@ _MODULES = (
     pools,
     resizes,
     indexing,
+    attention,
+    losses,
 )
 
 CONVERTERS: dict[str, Converter] = {

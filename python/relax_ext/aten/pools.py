@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import Any
 
-from topi_ext.compat import relax, tir
+from topi_ext.compat import infer_key, relax, tir
 
 from .calls import Call, Converter, dtype_of, per_axis, shape_of, wide
 
@@ -86,17 +87,20 @@ def _as(call: Call, x: Any, value: Any) -> Any:
 # ---------------------------------------------------------------- averages
 
 
-def _averages(call: Call, rank: int, x: Any) -> tuple[Any, float]:
+def _averages(call: Call, rank: int, x: Any, results: Sequence[Any]) -> tuple[Any, float]:
     """Return an average pooling, and the factor of its result."""
     windows = Windows.of(call, rank)
-    counts, divisor = bool(call["count_include_pad"]), call["divisor_override"]
-    factor = 1.0
-    if divisor is not None:
-        if windows.ceil_mode:
-            raise call.refusal("divisor_override with ceil_mode")
-        counts, factor = True, prod(windows.kernel) / divisor
+    divisor = call["divisor_override"]
     op = getattr(R.op.nn, f"avg_pool{rank}d")
-    return op(x, **windows.attributes, count_include_pad=counts), factor
+    if divisor is None:
+        counts = bool(call["count_include_pad"])
+        return op(x, **windows.attributes, count_include_pad=counts), 1.0
+    attributes = windows.attributes
+    if windows.ceil_mode:  # whole windows, the last of which may end behind the padding
+        reach = zip(results, windows.stride, windows.kernel, windows.padding, shape_of(x)[2:])
+        behind = [max(0, (n - 1) * s + k - p - size) for n, s, k, p, size in reach]
+        attributes |= {"padding": [*windows.padding, *behind], "ceil_mode": False}
+    return op(x, **attributes, count_include_pad=True), prod(windows.kernel) / divisor
 
 
 def _times(call: Call, x: Any, factor: float, dtype: str) -> Any:
@@ -106,7 +110,7 @@ def _times(call: Call, x: Any, factor: float, dtype: str) -> Any:
 def _average(rank: int, call: Call) -> Any:
     dtype = call.dtype()
     x = call.tensor(_batched(call, call["self"], rank), wide(dtype))
-    pooled, factor = _averages(call, rank, x)
+    pooled, factor = _averages(call, rank, x, call.shape()[-rank:])
     y = _times(call, call.emit(pooled), factor, wide(dtype))
     return _as(call, call.cast(y, dtype), call.value)
 
@@ -115,7 +119,7 @@ def _average_backward(rank: int, call: Call) -> Any:
     dtype = call.dtype()
     x = call.cast(_batched(call, call["self"], rank), wide(dtype))
     dy = call.cast(_batched(call, call["grad_output"], rank), wide(dtype))
-    pooled, factor = _averages(call, rank, x)
+    pooled, factor = _averages(call, rank, x, shape_of(dy)[2:])
     dx = call.emit(call.gradient(pooled, _times(call, dy, factor, wide(dtype))))
     return _as(call, call.cast(dx, dtype), call.value)
 
@@ -124,7 +128,8 @@ def _adaptive_average(rank: int, call: Call) -> Any:
     dtype = call.dtype()
     x = call.tensor(_batched(call, call["self"], rank), wide(dtype))
     size, before = call.numbers(call.shape()[-rank:]), shape_of(x)[2:]
-    if any(isinstance(n, int) and n % cells for n, cells in zip(before, size)):
+    is_uneven = any(isinstance(n, int) and n % cells for n, cells in zip(before, size))
+    if is_uneven and infer_key() == "FInferStructInfo":  # TVM 0.25 has other cells
         call.numbers(before)
         define, hint = partial(_cell_averages, size), "adaptive_average"
         y = call.importer.block_builder.emit_te(define, x, primfunc_name_hint=hint)
@@ -134,7 +139,7 @@ def _adaptive_average(rank: int, call: Call) -> Any:
 
 
 def _cell_averages(cells: list[int], x: Any) -> Any:
-    """Return averages of cells of unequal sizes, which TVM 0.25 computes differently.
+    """Return averages of cells of unequal sizes, without TVM's operator.
 
     Cell j of m covers the elements from ``floor(j n / m)`` to ``ceil((j + 1) n / m)``.
     """

@@ -17,14 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from topi_ext.adapters.resizing import KEYS, Taps, of_torch, reads_sizes
 from topi_ext.compat import relax, same_size, tensor_type
 
+from ..importers.resizing import along
 from .calls import Call, Converter, dtype_of, shape_of, wide
 
 R = relax()
-
-_CUBIC = -0.75
-"""The parameter of Keys' spline in PyTorch."""
 
 _METHODS = {
     "upsample_nearest1d": "nearest_neighbor",
@@ -37,17 +36,21 @@ _METHODS = {
 }
 """The method in Relax of each operator."""
 
+LINEAR = ("linear", "bilinear", "trilinear")
+"""Names of linear modes."""
+
 OPERATORS = tuple(_METHODS)
 """Names of the operators, without overload."""
-
-Taps = list[tuple[np.ndarray, np.ndarray]]
-"""Terms of the elements of a result: pairs of indices and weights."""
 
 
 def converters() -> dict[str, Converter]:
     """Return the converter of each operator by name."""
     return {
-        **{f"{name}.default": partial(_forward, method) for name, method in _METHODS.items()},
+        **{
+            f"{name}.{form}": partial(_forward, method)
+            for name, method in _METHODS.items()
+            for form in ("default", "vec")
+        },
         **{
             f"{name}_backward.default": partial(_backward, method)
             for name, method in _METHODS.items()
@@ -93,7 +96,7 @@ class Axis:
             return any(same_size(self.size * factor, self.target) for factor in range(1, 17))
         scale = np.float32(self.size) / np.float32(self.target)
         at = np.floor(np.arange(self.target, dtype="float32") * scale + np.float32(1e-5))
-        return np.array_equal(np.clip(at.astype(int), 0, self.size - 1), self._nearest())
+        return np.array_equal(np.clip(at.astype(int), 0, self.size - 1), self.taps()[0][0])
 
     def _has_scale_of_sizes(self) -> bool:
         if self.is_known:
@@ -109,20 +112,9 @@ class Axis:
             return next(factors, None)
         return None
 
-    def taps(self) -> Taps:
+    def taps(self, by_sizes: bool = True) -> Taps:
         """Return the terms of each element."""
-        if self.method == "nearest_neighbor":
-            return [(self._nearest(), np.ones(self.target))]
-        if self.method == "linear" and self.size == self.target:
-            return [(np.arange(self.size), np.ones(self.size))]
-        at = self._coordinates()
-        low = np.floor(at).astype(int)
-        if self.method == "linear":
-            low = np.minimum(low, self.size - 1)
-            part = np.clip(at - low, 0, 1)
-            return [(low, 1 - part), (np.minimum(low + 1, self.size - 1), part)]
-        indices = (np.clip(low + offset, 0, self.size - 1) for offset in (-1, 0, 1, 2))
-        return list(zip(indices, _spline(at - low)))
+        return of_torch(self.method, self.size, self.target, self.corners, self.scale, by_sizes)
 
     def matrix(self) -> np.ndarray:
         """Return the weights (target, size) of the elements."""
@@ -131,56 +123,56 @@ class Axis:
             np.add.at(matrix, (np.arange(self.target), indices), weights)
         return matrix
 
-    def _nearest(self) -> np.ndarray:
-        at = np.arange(self.target)
-        if self.target == self.size:
-            return at
-        if self.target == 2 * self.size:
-            return at // 2
-        scale = np.float32(self.size) / np.float32(self.target)
-        if self.scale is not None:
-            scale = np.float32(1 / self.scale)
-        return np.minimum(np.floor(at.astype("float32") * scale).astype(int), self.size - 1)
 
-    def _coordinates(self) -> np.ndarray:
-        at = np.arange(self.target, dtype="float64")
-        if self.corners:
-            return at * ((self.size - 1) / (self.target - 1) if self.target > 1 else 0)
-        scale = self.size / self.target if self.scale is None else 1 / self.scale
-        at = scale * (at + 0.5) - 0.5
-        return at if self.method == "cubic" else np.maximum(at, 0)
+def _scales(call: Call, rank: int) -> list[Any]:
+    """Return the factor that a call states for each axis, or None."""
+    if "scale_factors" in call:
+        return call["scale_factors"] or [None] * rank
+    names = ("scales", "scales_d", "scales_h", "scales_w")
+    return [call[name] for name in names if name in call]
 
 
-def _spline(part: np.ndarray) -> list[np.ndarray]:
-    """Return the weights of four neighbours by Keys' spline (1981)."""
-
-    def near(t: np.ndarray) -> np.ndarray:
-        return ((_CUBIC + 2) * t - (_CUBIC + 3)) * t * t + 1
-
-    def far(t: np.ndarray) -> np.ndarray:
-        return ((_CUBIC * t - 5 * _CUBIC) * t + 8 * _CUBIC) * t - 4 * _CUBIC
-
-    return [far(part + 1), near(part), near(1 - part), far(2 - part)]
-
-
-def _axes(call: Call, method: str, before: Sequence[Any], after: Sequence[Any]) -> list[Axis]:
-    names = [name for name in ("scales", "scales_d", "scales_h", "scales_w") if name in call]
-    scales = [call[name] for name in names]
-    corners = bool(call.get("align_corners", False))
+def _axes(
+    method: str, before: Sequence[Any], after: Sequence[Any], corners: bool, scales: Sequence[Any]
+) -> list[Axis]:
     return [Axis(method, *axis[:2], corners, axis[2]) for axis in zip(before, after, scales)]
 
 
 def _forward(method: str, call: Call) -> Any:
-    dtype = call.dtype()
-    if "float" not in dtype or 0 in call.shape("self"):
+    x = call["self" if "self" in call else "input"]
+    after = call.shape()[2:]
+    corners = bool(call.get("align_corners", False))
+    return resized(call, x, method, after, corners, _scales(call, len(after)))
+
+
+def resized(
+    call: Call, x: Any, method: str, after: Sequence[Any], corners: bool, scales: Sequence[Any]
+) -> Any:
+    """Return images in another size.
+
+    Parameters
+    ----------
+    call : Call
+    x : relax.Expr
+    method : str
+        ``nearest_neighbor``, ``linear`` or ``cubic``.
+    after : sequence of int or expression
+        The size.
+    corners : bool
+        Whether the first and last elements keep their positions.
+    scales : sequence of float or None
+        The factors that the call states.
+    """
+    dtype, sizes = dtype_of(x), list(shape_of(x))
+    if "float" not in dtype or 0 in sizes:
         raise call.refusal(f"a resize of {dtype} or of no elements")
-    x = call.cast(call["self"], wide(dtype))
-    axes = _axes(call, method, call.shape("self")[2:], call.shape()[2:])
+    x = call.cast(x, wide(dtype))
+    axes = _axes(method, sizes[2:], after, corners, scales)
     if dtype != "float64" and all(axis.is_as_in_relax for axis in axes):
         y = call.emit(_resize(_images(call, x), axes))
-        return call.cast(call.reshape(y, call.shape()), dtype)
+        return call.cast(call.reshape(y, [*sizes[:2], *after]), dtype)
     for number, axis in enumerate(axes, 2):
-        x = _along(call, x, number, axis)
+        x = _along(call, x, number, axis, reads_sizes(after))
     return call.cast(x, dtype)
 
 
@@ -190,7 +182,8 @@ def _backward(method: str, call: Call) -> Any:
     before, after = call.shape(), call.shape("grad_output")
     if 0 in after:
         raise call.refusal("a resize of no elements")
-    axes = _axes(call, method, before[2:], after[2:])
+    corners = bool(call.get("align_corners", False))
+    axes = _axes(method, before[2:], after[2:], corners, _scales(call, len(before) - 2))
     if dtype != "float64" and all(axis.is_known and axis.is_as_in_relax for axis in axes):
         images = _images(call, dy)
         sizes = list(shape_of(images)[:2]) + [1] * (len(axes) == 1) + before[2:]
@@ -221,26 +214,20 @@ def _resize(images: Any, axes: Sequence[Axis]) -> Any:
         method=method,
         coordinate_transformation_mode="asymmetric" if "nearest" in method else transformation,
         rounding_method="floor" if "nearest" in method else "",
-        cubic_alpha=_CUBIC,
+        cubic_alpha=KEYS,
     )
 
 
-def _along(call: Call, x: Any, number: int, axis: Axis) -> Any:
+def _along(call: Call, x: Any, number: int, axis: Axis, by_sizes: bool) -> Any:
     """Return a tensor resized along an axis by reading its elements."""
-    dtype, sizes, result = dtype_of(x), list(shape_of(x)), None
+    sizes = list(shape_of(x))
     if axis.factor is not None:
         before, after = sizes[: number + 1], sizes[number + 1 :]
         apart = call.reshape(x, [*before, 1, *after])
         apart = call.emit(R.op.broadcast_to(apart, R.ShapeExpr([*before, axis.factor, *after])))
         return call.reshape(apart, [*before[:-1], axis.target, *after])
     _check_known(call, axis)
-    shape = [-1] + [1] * (len(sizes) - number - 1)
-    for indices, weights in axis.taps():
-        part = call.emit(R.op.take(x, R.const(indices, "int64"), number, mode="clip"))
-        if np.any(weights != 1):
-            part = call.emit(R.op.multiply(part, R.const(weights.reshape(shape), dtype)))
-        result = part if result is None else call.emit(R.op.add(result, part))
-    return result
+    return along(call.emit, x, number, axis.taps(by_sizes))
 
 
 def _gathered(call: Call, dy: Any, number: int, axis: Axis) -> Any:

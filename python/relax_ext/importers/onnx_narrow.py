@@ -131,7 +131,6 @@ def _real(
 
 _IGNORED: dict[str, dict[str, Any]] = {
     "IsInf": {"detect_negative": 1, "detect_positive": 1},
-    "Resize": {"antialias": 0, "axes": None, "keep_aspect_ratio_policy": b"stretch"},
     "SpaceToDepth": {"mode": b"DCR"},
     "MaxPool": {"storage_order": 0},
 }

@@ -83,7 +83,15 @@ def export_corrections(module: ModuleType) -> dict[str, Any]:
 
 
 class _Corrected(dict[Any, Any]):
-    """Converters that are corrected already."""
+    """Converters that are corrected already.
+
+    Attributes
+    ----------
+    stock : dict
+        TVM's own with our corrections, without those of :mod:`relax_ext.aten`.
+    """
+
+    stock: dict[Any, Any]
 
 
 def corrected(importer: Any, stock: dict[Any, Any]) -> dict[Any, Any]:
@@ -97,6 +105,8 @@ def corrected(importer: Any, stock: dict[Any, Any]) -> dict[Any, Any]:
     """
     if isinstance(stock, _Corrected):
         return stock
+    from ..aten import exported  # imports torch, as TVM's importer does
+
     ours = {
         **_whole(importer),
         **_aten(importer),
@@ -104,12 +114,13 @@ def corrected(importer: Any, stock: dict[Any, Any]) -> dict[Any, Any]:
         **torch_promotion.promoted(importer, stock),
         **_guarded(stock),
     }
-    return _Corrected(
-        {
-            name: partial(_checked, importer, convert, name in ours)
-            for name, convert in {**stock, **ours}.items()
-        }
-    )
+    checked = {
+        name: partial(_checked, importer, convert, name in ours)
+        for name, convert in {**stock, **ours}.items()
+    }
+    converters = _Corrected({**checked, **exported.converters(importer, checked)})
+    converters.stock = checked
+    return converters
 
 
 def fx_corrections(module: ModuleType) -> dict[str, Any]:

@@ -19,15 +19,16 @@ from torch import fx
 from torch._ops import OpOverload
 from tvm.relax.frontend.torch import exported_program_translator as translator
 
-from topi_ext.compat import dtype_name, known_shape, relax, same_size, shape_type, type_of
+from topi_ext.compat import relax, shape_type
 from topi_ext.compat import tensor_type as tensor_type_
 from topi_ext.interrupts import raise_interrupt
 from topi_ext.notices import one_line
 
-from ..aten.calls import Call, Unsupported
+from ..aten.calls import Call, Unsupported, why_not
 from ..aten.operators import CONVERTERS as ATEN
+from ..aten.results import as_stated
 from ..aten.scalars import float_scalar
-from ..aten.sizes import SYMBOLIC, expr_of, is_unbacked, leaves, size_in, symbols_of
+from ..aten.sizes import SYMBOLIC, expr_of, is_unbacked, size_in, symbols_of
 from ..importers.torch import corrected
 from ..importers.torch_arguments import torch_dtype_name
 from . import attention_kernels
@@ -39,13 +40,6 @@ R = relax()
 
 CONVERTERS = {**ATEN, **attention_kernels.converters()}
 """The converter of each operator by name and overload."""
-
-_DTYPES = frozenset(
-    (
-        *("bool", "uint8", "int8", "int16", "int32", "int64"),
-        *("float16", "bfloat16", "float32", "float64"),
-    )
-)
 
 
 class AtenImporter(translator.ExportedProgramImporter):  # type: ignore[misc]
@@ -78,12 +72,7 @@ class AtenImporter(translator.ExportedProgramImporter):  # type: ignore[misc]
             return _why_not_symbolic(node, value)
         if node.target is not operator.getitem and self._overload(node) is None:
             return "no converter"
-        operands = [n.meta.get("val") for n in node.all_input_nodes]
-        for leaf in leaves([value, *operands]):
-            why = _why_not_value(leaf)
-            if why is not None:
-                return why
-        return None
+        return why_not(node)
 
     def graph(
         self,
@@ -211,8 +200,8 @@ class AtenImporter(translator.ExportedProgramImporter):  # type: ignore[misc]
             overload = self._overload(node)
             if overload is None:
                 raise Unsupported(node, "no converter")
-            call = Call(self, node, overload)
-            return self._results(call, CONVERTERS[overload.__name__](call))
+            call = Call(self, node, self.symbols)
+            return as_stated(call, CONVERTERS[overload.__name__](call))
         except Unsupported:
             raise
         except Exception as error:  # any error of a converter of TVM
@@ -228,46 +217,6 @@ class AtenImporter(translator.ExportedProgramImporter):  # type: ignore[misc]
             raise Unsupported(source, f"result {index} is not imported")
         return item
 
-    def _results(self, call: Call, result: Any) -> Any:
-        """Check one result, or each of several that other nodes read."""
-        if not isinstance(call.value, (list, tuple)):
-            return self._checked(call, result, call.value)
-        results = result
-        if isinstance(result, R.Expr):
-            fields = getattr(type_of(call.emit(result)), "fields", None)
-            results = (
-                [result]
-                if fields is None
-                else [R.TupleGetItem(result, i) for i in range(len(fields))]
-            )
-        return [
-            self._checked(call, part, stated) if index in call.used and part is not None else None
-            for index, (part, stated) in enumerate(zip(results, call.value))
-        ]
-
-    def _checked(self, call: Call, result: Any, stated: Any) -> Any:
-        """Return a result as a variable whose shape and dtype are those that PyTorch states."""
-        if not isinstance(result, R.Expr) or not isinstance(stated, torch.Tensor):
-            raise call.refusal(f"gives {type(result).__name__}")
-        if isinstance(result, (R.Call, R.TupleGetItem)):
-            result = call.emit(result)
-        found, dtype = type_of(result), torch_dtype_name(stated.dtype)
-        if dtype_name(found.dtype) != dtype:
-            raise call.refusal(f"dtype {dtype_name(found.dtype)} must be {dtype}, as in PyTorch")
-        shape, wanted = known_shape(found.shape), call.sizes(stated.shape)
-        if shape is None:
-            shape = [None] * found.ndim
-        if len(shape) != len(wanted) or any(map(_differ, shape, wanted)):
-            raise call.refusal(f"shape {list(shape)} must be {wanted}, as in PyTorch")
-        if all(size is not None and same_size(size, other) for size, other in zip(shape, wanted)):
-            return result
-        kind = tensor_type_(R.ShapeExpr(wanted), dtype, len(wanted))
-        return self.block_builder.match_cast(result, kind)
-
-
-def _differ(size: Any, wanted: Any) -> bool:
-    return isinstance(size, int) and isinstance(wanted, int) and size != wanted
-
 
 def _why_not_symbolic(node: fx.Node, value: Any) -> str | None:
     """Return why a symbolic number stays in PyTorch."""
@@ -281,17 +230,3 @@ def _why_not_symbolic(node: fx.Node, value: Any) -> str | None:
         except ValueError as error:
             return str(error)
     return None
-
-
-def _why_not_value(value: Any) -> str | None:
-    """Return why a tensor or number stays in PyTorch."""
-    if not isinstance(value, torch.Tensor):
-        is_number = value is None or isinstance(value, (int, float, *SYMBOLIC))
-        return None if is_number else f"a value of type {type(value).__name__}"
-    if value.device.type != "cpu":
-        return f"on {value.device}"
-    if torch_dtype_name(value.dtype) not in _DTYPES or value.is_sparse or value.is_quantized:
-        return f"of {value.dtype}"
-    if value.layout is not torch.strided:
-        return f"of layout {value.layout}"
-    return "a size that values decide" if is_unbacked(value) else None

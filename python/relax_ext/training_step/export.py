@@ -8,8 +8,11 @@ to other values than in PyTorch is refused here, before anything is compiled.
 
 from __future__ import annotations
 
+import io
+import logging
+import sys
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -20,6 +23,7 @@ from torch.export.graph_signature import OutputKind
 
 from topi_ext.spec.geometry import fail
 
+from .checks import Check, checked_outside
 from .draws import Draw, drawn_outside
 
 OP = "training"
@@ -59,12 +63,15 @@ class Exported:
         Names of the buffers that it changes, in the order of the results.
     draws : tuple of callable
         Functions that draw the random numbers of a call, which are arguments after the state.
+    check : callable
+        Raises for a batch that an assertion of the module refuses.
     """
 
     program: Any
     inputs: tuple[str, ...]
     changed: tuple[str, ...]
-    draws: tuple[Draw, ...] = ()
+    draws: tuple[Draw, ...]
+    check: Check
 
 
 def export(
@@ -91,7 +98,8 @@ def export(
     attributes = _attributes(module)
     tensors = [tensor.detach() for tensor in state.values()]
     try:
-        program = torch.export.export(function, (list(inputs), tensors), strict=False)
+        with _quiet():
+            program = torch.export.export(function, (list(inputs), tensors), strict=False)
     except Exception as error:
         reason = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
         rule = f"torch.export refuses {_name(module)}: {type(error).__name__}: {reason.strip()}"
@@ -101,10 +109,26 @@ def export(
     _keep_stops(program.graph_module)
     program = program.run_decompositions()
     _refuse_data_dependent(program)
+    check = checked_outside(program, len(inputs), OP)
     draws = drawn_outside(program, OP)
     _refuse_other_results(module, program)
     arguments = tuple(f"argument {number}" for number in range(len(inputs)))
-    return Exported(program, arguments, _changed(program, arguments, tuple(state)), draws)
+    changed = _changed(program, arguments, tuple(state))
+    return Exported(program, arguments, changed, draws, check)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Drop what ``torch.export`` writes about a module that it refuses; its error says it too."""
+    logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    level, written = logger.level, io.StringIO()
+    logger.setLevel(logging.ERROR)
+    try:
+        with redirect_stderr(written):
+            yield
+    finally:
+        logger.setLevel(level)
+    sys.stderr.write(written.getvalue())
 
 
 @contextmanager

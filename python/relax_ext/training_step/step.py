@@ -19,6 +19,7 @@ from .. import optimizers
 from ..pipeline import pipeline
 from . import state as states
 from . import torch_optimizer
+from .checks import Check
 from .differentiate import differentiated, imported
 from .draws import Draw
 from .export import OP, export, modes, refuse_module
@@ -33,6 +34,7 @@ class _Loss:
     run: Any
     changed: tuple[str, ...]
     draws: tuple[Draw, ...]
+    check: Check
 
 
 class TrainingStep:
@@ -231,7 +233,7 @@ class TrainingStep:
                 names = [*exported.inputs, *states.tensors_of(self.module)]
                 module = differentiated(module, names, self._trained)
             run = self._compiled(module)["main_adjoint" if train else "main"]
-            self._losses[key] = _Loss(run, exported.changed, exported.draws)
+            self._losses[key] = _Loss(run, exported.changed, exported.draws, exported.check)
         return self._losses[key]
 
     def _compiled(self, module: Any) -> Any:
@@ -258,6 +260,7 @@ class TrainingStep:
         return list(zip(rules, self._variables))
 
     def _run(self, loss: _Loss, batch: Sequence[torch.Tensor]) -> Any:
+        loss.check(batch)
         inputs = [states.to_tvm(tensor) for tensor in batch]
         numbers = [states.to_tvm(draw()) for draw in loss.draws]
         return loss.run(*inputs, *self._values.values(), *numbers)

@@ -5,8 +5,8 @@
 framework's importers each.  ``onnx_nodes`` adds the operators of ``com.microsoft``,
 ``torch_operators`` what is no convolution, ``torch_quantized`` what is quantized.
 ``keras_training`` reads how Keras's layers are called, ``keras_layouts`` corrects ``from_keras``.
-``torch_script`` simplifies scripted modules before they are imported.  ``normalization`` and
-``tensorflow_operator`` are what several of them share.  None imports a framework.
+``torch_script`` simplifies scripted modules before they are imported.  ``normalization``,
+``resizing`` and ``tensorflow_operator`` are what several of them share.  None imports a framework.
 """
 
 from __future__ import annotations

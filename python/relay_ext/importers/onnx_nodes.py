@@ -20,6 +20,7 @@ from topi_ext.compat import relay
 from topi_ext.spec.geometry import fail
 
 from .normalization import dtype_of
+from .resizing import onnx_converter
 
 R = relay()
 
@@ -266,6 +267,8 @@ def _is_zero(expr: Any) -> bool:
 _STANDARD_CONVERTERS: dict[str, Callable[[ModuleType, dict[str, Any]], Convert]] = {
     "Gelu": _gelu,
     "Dropout": _dropout,
+    "Resize": onnx_converter("Resize"),
+    "Upsample": onnx_converter("Upsample"),
     "QuantizeLinear": _quantization("QuantizeLinear"),
     "DequantizeLinear": _quantization("DequantizeLinear"),
 }

@@ -15,6 +15,7 @@ from topi_ext.spec.geometry import fail
 from topi_ext.spec.layout import SPATIAL
 
 from .normalization import arithmetic_dtype, by_batch, cast, dtype_of
+from .resizing import torch_converters
 
 R = relay()
 
@@ -56,6 +57,7 @@ def convert_map(converter: Any) -> dict[str, Convert]:
             f"aten::{name}": _corrected(f"aten::{name}", stock[f"aten::{name}"])
             for name in ("var", "std", "var_mean")
         },
+        **torch_converters(converter, stock),
         **{name: _clamp(converter, stock[name], at) for name, at in _BOUNDS.items()},
     }
 

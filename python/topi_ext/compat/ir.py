@@ -89,6 +89,13 @@ def tuple_type(fields: Sequence[Any]) -> Any:
     return (getattr(relax(), "TupleStructInfo", None) or relax().TupleType)(list(fields))
 
 
+def size_variables(type_: Any) -> list[Any]:
+    """Return the variables in the sizes of a Relax type."""
+    analysis = relax().analysis
+    is_old = infer_key() == "FInferStructInfo"
+    return list((analysis.tir_vars_in_struct_info if is_old else analysis.tir_vars_in_type)(type_))
+
+
 def type_of(expr: Any) -> Any:
     """Return the type of a normalized Relax expression."""
     return expr.struct_info if infer_key() == "FInferStructInfo" else expr.ty
