@@ -94,7 +94,6 @@ class Runner:
 
     def load(self, executable: Any, threads: int | None) -> None:
         """Set the compiled function, and the number of threads to run on."""
-        openmp.install()
         self._executable = executable
         self._threads = threads
 
