@@ -30,7 +30,10 @@ EPILOG = """\
 {tuning}{caching}  python -m {package} doctor
       prints versions, processor, vector instructions, threads, and what is registered
 
-{kernels}exit status:
+{kernels}security:
+  TVM and the model's own framework load and run MODEL. Take only files that you trust.
+
+exit status:
   0  all results of {package} are correct
   1  a result is incorrect (the table shows which)
   2  the command line, the file or the inputs cannot be used

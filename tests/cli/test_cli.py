@@ -278,6 +278,68 @@ def test_what_the_loader_says_in_its_noise_alone(
     assert refusal(capsys, pt2).endswith("not a torch.export file: torch cannot read all of it")
 
 
+class Hostile:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = str(folder)
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (self.folder,)
+
+
+def pickled(value: object) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def hostile(path: Path, pt2: Path, place: str, content: bytes) -> Path:
+    """The archive `pt2` with a pickle in the place of its inputs or of a weight, or beside them."""
+    with zipfile.ZipFile(pt2) as source, zipfile.ZipFile(path, "w") as target:
+        members = {name.partition("/")[2]: source.read(name) for name in source.namelist()}
+        if place == "weight":
+            config = json.loads(members["data/weights/model_weights_config.json"])
+            weight = next(iter(config["config"].values()))
+            weight["use_pickle"] = True
+            members["data/weights/model_weights_config.json"] = json.dumps(config).encode()
+            place = f"data/weights/{weight['path_name']}"
+        members[place] = content
+        for name, data in members.items():
+            target.writestr(f"{path.stem}/{name}", data)
+    return path
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "data/sample_inputs/model.pt",
+        "weight",
+        "data/constants/opaque_obj_0",
+        "data/constants/custom_obj_0",
+        "data/aotinductor/model/model.so",
+    ],
+)
+def test_no_pickle_of_a_file_runs(
+    place: str,
+    small: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ran = tmp_path / "ran"
+    path = hostile(tmp_path / "hostile.pt2", small, place, pickled(Hostile(ran)))
+    line = refusal(capsys, path)
+    what = place if place.startswith(("data/constants", "data/aot")) else "posix.mkdir"
+    assert f"contains {what}: only tensors and plain data are loaded" in line
+    assert not ran.exists()
+    assert "TORCH_FORCE_WEIGHTS_ONLY_LOAD" not in os.environ
+    if what == "posix.mkdir":  # to see that the file is hostile
+        monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+        run(capsys, path)
+        assert ran.exists()
+
+
 def test_refused_onnx(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = onnx_file(tmp_path / "up.onnx", ["n", 3, 5, 4]).read_bytes()
     (tmp_path / "cut.onnx").write_bytes(whole[:-30])
