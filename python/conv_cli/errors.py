@@ -9,9 +9,10 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import ModuleType
 
+from topi_ext.notices import printable
 from topi_ext.tuning.rpc import BoardError
 
 
@@ -21,7 +22,8 @@ class CliError(Exception):
 
 def tell(package: str, error: CliError) -> None:
     """Print an error: one line, whatever names it quotes."""
-    print(f"{package}: {' '.join(str(error).splitlines())}", file=sys.stderr)
+    with suppress(OSError):  # the status tells it too
+        print(f"{package}: {printable(' '.join(str(error).splitlines()))}", file=sys.stderr)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from topi_ext.notices import one_line
+from topi_ext.notices import one_line, printable
 
 from .adapter import Choices
 from .errors import CliError, NotImportedError, need, no_output, quiet
@@ -65,6 +65,7 @@ class Model:
     mod: Any = field(init=False)
 
     def __post_init__(self) -> None:
+        self.name = printable(self.name)
         try:
             with quiet(), no_output():
                 self.mod = self.convert()

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 
 def is_run(package: str) -> bool:
@@ -42,7 +43,8 @@ def answer_interrupts(package: str, last: Callable[[], None] = lambda: None) -> 
     def stop() -> None:
         while os.read(heard, 1) != bytes([signal.SIGINT]):
             pass
-        os.write(2, line.encode())
+        with suppress(OSError):  # nobody reads it
+            os.write(2, line.encode())
         last()
         os._exit(130)
 

@@ -9,6 +9,7 @@ import logging
 import os
 import platform
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -627,6 +628,68 @@ def test_a_reader_that_has_ended() -> None:
     process = call("doctor")
     process.stdout.close()
     assert process.stderr.read() == "" and process.wait() == 141
+
+
+TABLE = """
+from rich.console import Console
+from conv_cli.launch import run
+def main():
+    for _ in range(10000):
+        Console().print("2 \\u00d7 \\u2013 \\udc80")
+    return 0
+run("relax_ext", main)
+"""
+
+
+@pytest.mark.parametrize("command", [["-m", "relax_ext", "--help"], ["-c", TABLE]])
+@pytest.mark.parametrize(
+    ("streams", "status", "said"),
+    [
+        (">&-", 3, "it is closed"),
+        (">/dev/full", 3, "No space left on device"),
+        (">&- 2>&-", 3, ""),
+        (">/dev/full 2>/dev/full", 3, ""),
+        ("2>&-", 0, ""),
+        ("2>/dev/full", 0, ""),
+    ],
+)
+def test_output_that_cannot_be_written(
+    command: list[str], streams: str, status: int, said: str, tmp_path: Path
+) -> None:
+    """The status is never 1, which says that a result is incorrect."""
+    line = f"{shlex.join([sys.executable, *command])} {streams}"
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    stand_in(tmp_path, "raise SystemExit(77)")
+    done = subprocess.run(
+        ["bash", "-c", f"{line}; exit ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    told = f"relax_ext: standard output cannot be written: {said}\n" if said else ""
+    assert (done.returncode, done.stderr) == (status, told)
+
+
+def test_a_table_whose_reader_has_ended() -> None:
+    line = f"{shlex.join([sys.executable, '-c', TABLE])} | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.count("\n"), done.stderr) == (141, 1, "")
+
+
+def test_output_without_its_characters() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TABLE],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout == b"2 ? ? ?\n" * 10000
+
+
+@pytest.mark.parametrize("streams", [">&-", "2>&-", ">/dev/full", "2>/dev/full"])
+def test_a_refusal_that_cannot_be_printed(streams: str) -> None:
+    line = f"{shlex.quote(sys.executable)} -m relax_ext nothing.pt2 {streams}"
+    assert subprocess.run(["bash", "-c", line]).returncode == (3 if streams == ">&-" else 2)
 
 
 @pytest.mark.parametrize("waits", ["import time; time.sleep(60)", "ctypes.CDLL(None).pause()"])

@@ -104,7 +104,9 @@ def _is_code(member: str) -> bool:
 
 def _untrusted(path: Path, what: str) -> CliError:
     rule = "only tensors and plain data are loaded, because others run code"
-    return CliError(f"{path}: contains {what}: {rule} ({TRUSTED}=1 loads it, if you trust the file)")
+    return CliError(
+        f"{path}: contains {what}: {rule} ({TRUSTED}=1 loads it, if you trust the file)"
+    )
 
 
 def example_leaves(exported: Any) -> list[Any]:
