@@ -350,6 +350,40 @@ def test_refused_onnx(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "input x: 48000 GB for shape (99999999999, 3, 5, 4), this machine has " in line
 
 
+@pytest.mark.parametrize("size", [0, -1, -3])
+def test_sizes_that_are_none(size: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = onnx_file(tmp_path / "up.onnx", [size, 3, 5, 4])
+    line = refusal(capsys, path)
+    assert "input x: shape (?, 3, 5, 4) has a size without a name, give --shape x=SIZES" in line
+
+
+def test_an_importer_that_stops_within_a_model(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """TVM prints the operator, and complains of the half of the model that it drops."""
+    onnx = pytest.importorskip("onnx")
+    path = onnx_file(tmp_path / "up.onnx", [2, 3, 5, 4])
+    proto = onnx.load(str(path))
+    proto.graph.node[0].output[0] = "z"
+    zero = onnx.numpy_helper.from_array(np.zeros(1, "int64"))
+    add = proto.graph.node.add
+    add().CopyFrom(onnx.helper.make_node("Shape", ["z"], ["s"]))
+    add().CopyFrom(onnx.helper.make_node("ConstantOfShape", ["s"], ["i"], value=zero))
+    last = onnx.helper.make_node("ScatterElements", ["z", "i", "z"], ["y"], reduction="max")
+    add().CopyFrom(last)
+    onnx.save(proto, str(path))
+    assert "up.onnx: TVM's importer stopped: ValueError: Only " in refusal(capfd, path)
+
+
+def test_names_do_not_control_the_terminal(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "[red]a\x1b[2J.pt2").write_bytes(small.read_bytes())
+    status, out, _ = run(capsys, tmp_path / "[red]a\x1b[2J.pt2")
+    assert status == 0 and out.startswith("[red]a\\x1b[2J.pt2 on llvm") and "\x1b" not in out
+    assert "a\\x1b[2J.pt2: no such file" in refusal(capsys, "a\x1b[2J.pt2")
+
+
 def test_refused_inputs(pt2: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     short, whole, text = tmp_path / "short.npy", tmp_path / "int.npy", tmp_path / "text.npy"
     np.save(short, np.zeros((1, 4, 5, 6), "float32"))
