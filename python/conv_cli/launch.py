@@ -131,7 +131,7 @@ def _end(package: str, error: BaseException | None) -> None:
 
 
 def answer_interrupts(package: str) -> None:
-    """Make Ctrl-C end this process with one line and status 130, and its sessions on boards."""
+    """Make Ctrl-C and SIGTERM end this process with one line, and its sessions on boards."""
     interrupts.answer_interrupts(package, _hang_up)
 
 
