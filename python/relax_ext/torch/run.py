@@ -21,6 +21,8 @@ from torch.utils import dlpack
 from topi_ext.compat import relax
 
 from . import openmp
+from .allocation import called
+from .allocation import release as _release
 from .strides import Order, restrided
 
 R = relax()
@@ -113,7 +115,7 @@ class Runner:
             given += self._weights(
                 machine, [arguments[one.argument] for one in self.operands[count:]]
             )
-        results = self._owned(machine["main"](*given), operands, sizes)
+        results = self._owned(called(self._executable, machine, "main", *given), operands, sizes)
         return tuple(
             results[one.result]
             if one.result is not None
@@ -178,10 +180,7 @@ class Runner:
     def _pack(self, machine: Any, weights: list[torch.Tensor]) -> list[Any]:
         operands = self.operands[len(self.operands) - self.static :]
         given = [ready(weight, one.order) for weight, one in zip(weights, operands)]
-        return list(machine["main_transform_params"](given))
-
-
-_release = tvm.get_global_func("vm.builtin.memory_manager.clear")
+        return list(called(self._executable, machine, "main_transform_params", given))
 
 
 def ready(value: Any, order: Order | None = None) -> torch.Tensor:
