@@ -30,10 +30,14 @@ EPILOG = """\
 {tuning}{caching}  python -m {package} doctor
       prints versions, processor, vector instructions, threads, and what is registered
 
-{kernels}exit status:
+{kernels}security:
+  TVM and the model's own framework load and run MODEL. Take only files that you trust.
+
+exit status:
   0  all results of {package} are correct
   1  a result is incorrect (the table shows which)
   2  the command line, the file or the inputs cannot be used
+  3  the output cannot be written; 141: its reader has ended
 
 error, as printed: max |result - reference| / max |reference|. A float32 operator is correct below
 1e-5, a whole model below 1e-4 (float64 1e-12 and 1e-10, float16 2e-3 and 2e-2, bfloat16 1.6e-2

@@ -19,6 +19,8 @@ def show(adapter: Adapter, arguments: Sequence[str]) -> int:
     if folder is None:
         print(f"no code is kept: {disk_cache.VARIABLE} says so, or no home is known")
         return 0
+    if reason := disk_cache.fault():
+        raise CliError(f"cache: {str(folder)[:200]} cannot be used: {reason}")
     count, bytes_ = disk_cache.clear() if arguments else disk_cache.size()
     amount = f"{count} functions, {bytes_ / 2**20:.1f} MiB"
     limit = f"of at most {disk_cache.limit_bytes() >> 20} MiB"

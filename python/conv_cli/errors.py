@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import importlib
+import io
 import logging
 import os
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout, suppress
 from types import ModuleType
 
+from topi_ext.notices import printable
 from topi_ext.tuning.rpc import BoardError
 
 
@@ -21,7 +23,8 @@ class CliError(Exception):
 
 def tell(package: str, error: CliError) -> None:
     """Print an error: one line, whatever names it quotes."""
-    print(f"{package}: {' '.join(str(error).splitlines())}", file=sys.stderr)
+    with suppress(OSError):  # the status tells it too
+        print(f"{package}: {printable(' '.join(str(error).splitlines()))}", file=sys.stderr)
 
 
 @contextmanager
@@ -52,20 +55,21 @@ def quiet(level: int = logging.CRITICAL) -> Iterator[None]:
 
 @contextmanager
 def no_output() -> Iterator[None]:
-    """Suppress standard error inside the block, including output of C++ code."""
-    try:
-        kept = os.dup(2)
-    except OSError:  # closed, as by 2>&-
-        yield
-        return
-    sys.stderr.flush()
-    try:
-        with open(os.devnull, "w") as nothing:
-            os.dup2(nothing.fileno(), 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+    """Suppress what the block prints, on standard error also the output of C++ code."""
+    with redirect_stdout(io.StringIO()):
+        try:
+            kept = os.dup(2)
+        except OSError:  # closed, as by 2>&-
+            yield
+            return
+        sys.stderr.flush()
+        try:
+            with open(os.devnull, "w") as nothing:
+                os.dup2(nothing.fileno(), 2)
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
 
 
 def need(package: str, why: str, install: str = "") -> ModuleType:

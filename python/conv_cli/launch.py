@@ -7,10 +7,12 @@ takes seconds. So the package first checks whether it is being run, and calls `a
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from topi_ext import interrupts
@@ -21,12 +23,15 @@ if TYPE_CHECKING:
 CLOSED_PIPE = 128 + 13
 """Exit status if the reader of the output has ended, as after SIGPIPE."""
 
+NOT_WRITTEN = 3
+"""Exit status if the output cannot be written, as to a full disk."""
+
 
 def ahead(package: str, usage: Callable[[], Usage]) -> None:
     """Prepare a process that runs ``python -m PACKAGE``: handle Ctrl-C, and report errors that need
     no TVM.
     """
-    answer_interrupts(package)
+    _prepare(package)
     # Warnings are shown, not raised: those of TVM and torch are not the user's to mend, and raised
     # in an import or a compile they would end it.
     if any(action == "error" for action, *_ in warnings.filters):
@@ -37,29 +42,96 @@ def ahead(package: str, usage: Callable[[], Usage]) -> None:
     from .args import read  # not before Ctrl-C is answered
     from .errors import CliError, tell
 
-    try:
-        read(usage(), words[1:] if words[:1] == ["doctor"] else words)
-    except CliError as error:
-        tell(package, error)
-        sys.exit(2)
+    with _telling_output_errors(package):
+        try:
+            read(usage(), words[1:] if words[:1] == ["doctor"] else words)
+        except CliError as error:
+            tell(package, error)
+            sys.exit(2)
 
 
 def run(package: str, main: Callable[[], int]) -> None:
     """End this process with the status that ``main`` returns."""
-    answer_interrupts(package)
-    try:
+    _prepare(package)
+    with _telling_output_errors(package):
         status = main()
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader of the output, such as head, has ended. Python flushes again at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = CLOSED_PIPE
     interrupts.ignore_interrupts()
     sys.exit(status)
 
 
+class OutputError(Exception):
+    """Standard output cannot be written.  No library takes it for an error of its own."""
+
+
+class _Output(io.TextIOWrapper):
+    """Standard output that raises :class:`OutputError`, and prints ? for what it cannot encode."""
+
+    def write(self, text: str) -> int:
+        with _output_errors():
+            return super().write(text)
+
+    def flush(self) -> None:
+        with _output_errors():
+            super().flush()
+
+
+@contextmanager
+def _output_errors() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OutputError from error
+
+
+def _prepare(package: str) -> None:
+    """Prepare the output and Ctrl-C, once in a process."""
+    if isinstance(sys.stdout, _Output):
+        return
+    # Files and sockets must not get the numbers of the streams, which C++ writes to.
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(number)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until this process ends)
+    if sys.stdout is None:
+        _end(package, OSError("it is closed"))
+    sys.stdout = _Output(
+        io.BufferedWriter(io.FileIO(1, "w", closefd=False)),
+        sys.stdout.encoding,
+        "replace",
+        line_buffering=True,
+    )
+    answer_interrupts(package)
+
+
+@contextmanager
+def _telling_output_errors(package: str) -> Iterator[None]:
+    """End this process with one line if the output of the block cannot be written."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except OutputError as error:
+        # Python flushes again at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _end(package, error.__cause__)
+
+
+def _end(package: str, error: BaseException | None) -> None:
+    """End this process because of an error of its output."""
+    interrupts.ignore_interrupts()
+    if isinstance(error, BrokenPipeError):  # the reader, such as head, has ended
+        sys.exit(CLOSED_PIPE)
+    from .errors import CliError, tell
+
+    reason = getattr(error, "strerror", None) or error
+    tell(package, CliError(f"standard output cannot be written: {reason}"))
+    sys.exit(NOT_WRITTEN)
+
+
 def answer_interrupts(package: str) -> None:
-    """Make Ctrl-C end this process with one line and status 130, and its sessions on boards."""
+    """Make Ctrl-C and SIGTERM end this process with one line, and its sessions on boards."""
     interrupts.answer_interrupts(package, _hang_up)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from topi_ext.notices import one_line
+from topi_ext.notices import one_line, printable
 
 from .adapter import Choices
 from .errors import CliError, NotImportedError, need, no_output, quiet
@@ -65,13 +65,31 @@ class Model:
     mod: Any = field(init=False)
 
     def __post_init__(self) -> None:
+        self.name = printable(self.name)
         try:
-            with quiet(), no_output():
-                self.mod = self.convert()
+            self.mod = _imported(self.convert)
+        except NotImportedError as error:
+            raise CliError(f"{self.name}: TVM's importer stopped: {error}") from None
+
+
+def _imported(convert: Callable[[], Any]) -> Any:
+    """Import a model without the output of TVM's importer.
+
+    Raises
+    ------
+    NotImportedError
+        It stopped.
+    """
+    with quiet(), no_output():
+        try:
+            return convert()
         except CliError:
             raise
         except Exception as error:
-            raise CliError(f"{self.name}: TVM's importer stopped: {one_line(error)}") from error
+            reason = one_line(error)
+        # Not in the handler: TVM complains of what it drops half made, and drops it with the error.
+        gc.collect()
+    raise NotImportedError(reason)
 
 
 def imported_again(convert: Callable[[], Any]) -> Any:
@@ -82,14 +100,10 @@ def imported_again(convert: Callable[[], Any]) -> Any:
     NotImportedError
         It stopped.
     """
-    with quiet(), no_output():
-        try:
-            return convert()
-        except Exception as error:
-            reason = one_line(error)
-        # Not in the handler: TVM complains of what it drops half made, and drops it with the error.
-        gc.collect()
-    raise NotImportedError(f"not imported: {reason}")
+    try:
+        return _imported(convert)
+    except (CliError, NotImportedError) as error:
+        raise NotImportedError(f"not imported: {error}") from None
 
 
 def load(
@@ -156,6 +170,8 @@ def shape_of_input(name: str, stated: Sequence[Any] | None, choices: Choices) ->
     CliError
         The shape that is given does not fit, or none is and the file's has free sizes.
     """
+    if stated is not None:
+        stated = [None if isinstance(size, int) and size < 0 else size for size in stated]
     shape = chosen_shape(name, stated, choices)
     if shape is not None:
         return shape

@@ -11,7 +11,7 @@ from topi_ext.notices import one_line
 
 from .adapter import Choices
 from .errors import CliError, need
-from .model import Model, check_names, chosen_shape, random_or_given
+from .model import Model, check_names, chosen_shape, random_or_given, shown_shape
 
 Convert = Callable[[Any, Mapping[str, tuple[int, ...]]], Any]
 
@@ -49,14 +49,16 @@ def _stated(value: Any) -> list[int | str | None]:
     """Return the shape of an input in the file: numbers, names of free sizes, None for nameless
     ones.
     """
-    return [d.dim_param or d.dim_value or None for d in value.type.tensor_type.shape.dim]
+    sizes = value.type.tensor_type.shape.dim
+    return [d.dim_param or (d.dim_value if d.dim_value > 0 else None) for d in sizes]
 
 
 def _shape(value: Any, sizes: Mapping[str, int]) -> tuple[int, ...]:
     shape = []
     for size in _stated(value):
         if size is None:
-            raise CliError(f"input {value.name}: a size is unknown, give --input {value.name}=FILE")
+            what = f"shape {shown_shape(_stated(value))} has a size without a name"
+            raise CliError(f"input {value.name}: {what}, give --shape {value.name}=SIZES")
         if isinstance(size, str) and size not in sizes:
             raise CliError(
                 f"input {value.name}: size {size!r} is free, choose it with --dim {size}=SIZE"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from .profiling import Entry, Profile
@@ -22,7 +23,7 @@ def show(found: Profile, console: Console | None = None) -> None:
     """Print the chart, and a line about the weakest link."""
     console = console or Console(highlight=False)
     say = console.print
-    say(f"[bold]{found.model}[/bold] on {found.target}", soft_wrap=True)
+    say(f"[bold]{escape(found.model)}[/bold] on {escape(found.target)}", soft_wrap=True)
     say(_table(found.entries))
     line = f"{found.ms:.2f} ms, {found.ours:.0%} of it in kernels of {found.package}"
     if found.reference_ms is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
 from rich.table import Table
@@ -52,14 +53,14 @@ def show(report: Report, console: Console | None = None) -> None:
     console = console or Console(highlight=False)
     say = console.print
     where = f"{report.board}, {report.target}" if report.board else report.target
-    say(f"[bold]{report.model}[/bold] on {where}", soft_wrap=True)
+    say(f"[bold]{escape(report.model)}[/bold] on {escape(where)}", soft_wrap=True)
     n = report.threads
     said = f"{n} threads each"
     if report.board:
         said = f"stock and ours ran on the board, ref on this machine with {n} threads"
     say(f"[dim]{said}[/dim]")
     for note in report.notes:
-        say(f"[dim]note: {note}[/dim]")
+        say(f"[dim]note: {escape(note)}[/dim]")
     say(_table(report.forward, "forward"))
     if report.gradients:
         say(_table(report.gradients, "forward and gradients"))

@@ -20,7 +20,9 @@ examples:
                                                      run on a board behind TVM's RPC tracker
 
 how to get a .pt2:
-  torch.export.save(torch.export.export(model.eval(), (example_input,)), "decoder.pt2")"""
+  torch.export.save(torch.export.export(model.eval(), (example_input,)), "decoder.pt2")
+  Of its pickled objects only tensors and plain data are loaded. Its graph and its sizes are still
+  a program: PyTorch evaluates them."""
 
 USAGE = Usage(
     package="relax_ext",

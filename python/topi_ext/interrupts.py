@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handling of Ctrl-C: one line and status 130 in ``python -m PACKAGE``, no loss in a library."""
+"""Handling of Ctrl-C and SIGTERM: one line and status 130 or 143 in ``python -m PACKAGE``, no loss
+in a library."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 
@@ -21,7 +22,7 @@ def is_run(package: str) -> bool:
 
 
 def answer_interrupts(package: str, last: Callable[[], None] = lambda: None) -> None:
-    """Make Ctrl-C end this process with one line and status 130, whatever it is doing.
+    """Make Ctrl-C and SIGTERM end this process with one line, whatever it is doing.
 
     As KeyboardInterrupt it would wait for the end of what TVM runs, which can be a minute, and then
     travel through code of TVM and torch that turns it into another error or loses it.  So a thread
@@ -37,20 +38,26 @@ def answer_interrupts(package: str, last: Callable[[], None] = lambda: None) -> 
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return  # ignored, as behind nohup, or answered already
     # The progress bar has hidden the cursor.
-    line = ("\r\x1b[2K\x1b[?25h" if os.isatty(2) else "") + f"{package}: interrupted\n"
+    start = ("\r\x1b[2K\x1b[?25h" if os.isatty(2) else "") + package
     heard, told = os.pipe()
     os.set_blocking(told, False)
 
     def stop() -> None:
-        while os.read(heard, 1) != bytes([signal.SIGINT]):
+        while (number := os.read(heard, 1)[0]) not in _SAID:
             pass
-        os.write(2, line.encode())
+        with suppress(OSError):  # nobody reads it
+            os.write(2, f"{start}: {_SAID[number]}\n".encode())
         last()
-        os._exit(130)
+        os._exit(128 + number)
 
     threading.Thread(target=stop, daemon=True).start()
     signal.set_wakeup_fd(told, warn_on_full_buffer=False)
     signal.signal(signal.SIGINT, lambda *_: None)
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, lambda *_: None)
+
+
+_SAID: dict[int, str] = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 
 def ignore_interrupts() -> None:

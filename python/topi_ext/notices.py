@@ -19,6 +19,11 @@ def warn_once(text: str) -> None:
         print(text, file=sys.stderr)
 
 
+def printable(text: str) -> str:
+    """Return a text with escapes for characters that would control a terminal."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 NOT_TELLING = ("File ", "at ", "[bt]", "Stack", "^", "#", "R.", "Offending call:")
 """Beginnings of lines in TVM's errors that quote code or its place."""
 

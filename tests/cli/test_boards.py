@@ -180,6 +180,23 @@ def test_a_server_that_is_killed_in_the_middle(tracker: rpc.Service, tmp_path: P
     assert line.endswith("--target has instructions that its processor lacks")
 
 
+def test_a_server_that_is_killed_between_two_sessions(tracker: rpc.Service, tmp_path: Path) -> None:
+    """While the next function is compiled here, the tracker forgets its key."""
+    with rpc.server(tmp_path, "leaver", tracker.port) as leaver:
+        wait_until_known(tracker, "leaver")
+        leaver.signal(signal.SIGKILL)
+    until = time.monotonic() + rpc.SECONDS
+    while True:
+        with pytest.raises(BoardError) as error:
+            board(tracker, "leaver", timeout=1).connect()
+        if "no free server" not in str(error.value) or time.monotonic() > until:
+            break
+    assert str(error.value) == (
+        f"--key leaver: its server at 127.0.0.1:{tracker.port} has ended since the last session: "
+        "killed, or out of memory"
+    )
+
+
 def test_an_interrupt_ends_all_processes(
     tracker: rpc.Service, servers: list, tmp_path: Path
 ) -> None:
@@ -195,6 +212,20 @@ def test_an_interrupt_ends_all_processes(
     assert (status, output, said) == (130, "", ["relax_ext: interrupted"])
     for key in ("left", "right"):
         board(tracker, key).connect().close()
+
+
+def test_a_run_that_is_terminated_gives_its_board_back(
+    tracker: rpc.Service, servers: list, tmp_path: Path
+) -> None:
+    """TVM's server would die with a client that vanishes while it works."""
+    left, _ = servers
+    before = left.log.read_text().count("load_module")
+    arguments = ["--key", "left", "--target", PLAIN, "--repeat", "1000", "--budget", "600"]
+    process = start(tracker, save(tmp_path / "layer.pt2", 4, 5), *arguments)
+    left.says("load_module", before + 1)
+    process.terminate()
+    assert end_of(process) == (143, "", ["relax_ext: terminated"])
+    board(tracker, "left").connect().close()
 
 
 def test_an_interrupt_while_a_session_begins(

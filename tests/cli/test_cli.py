@@ -9,6 +9,7 @@ import logging
 import os
 import platform
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -278,6 +279,68 @@ def test_what_the_loader_says_in_its_noise_alone(
     assert refusal(capsys, pt2).endswith("not a torch.export file: torch cannot read all of it")
 
 
+class Hostile:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = str(folder)
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (self.folder,)
+
+
+def pickled(value: object) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def hostile(path: Path, pt2: Path, place: str, content: bytes) -> Path:
+    """The archive `pt2` with a pickle in the place of its inputs or of a weight, or beside them."""
+    with zipfile.ZipFile(pt2) as source, zipfile.ZipFile(path, "w") as target:
+        members = {name.partition("/")[2]: source.read(name) for name in source.namelist()}
+        if place == "weight":
+            config = json.loads(members["data/weights/model_weights_config.json"])
+            weight = next(iter(config["config"].values()))
+            weight["use_pickle"] = True
+            members["data/weights/model_weights_config.json"] = json.dumps(config).encode()
+            place = f"data/weights/{weight['path_name']}"
+        members[place] = content
+        for name, data in members.items():
+            target.writestr(f"{path.stem}/{name}", data)
+    return path
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "data/sample_inputs/model.pt",
+        "weight",
+        "data/constants/opaque_obj_0",
+        "data/constants/custom_obj_0",
+        "data/aotinductor/model/model.so",
+    ],
+)
+def test_no_pickle_of_a_file_runs(
+    place: str,
+    small: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ran = tmp_path / "ran"
+    path = hostile(tmp_path / "hostile.pt2", small, place, pickled(Hostile(ran)))
+    line = refusal(capsys, path)
+    what = place if place.startswith(("data/constants", "data/aot")) else "posix.mkdir"
+    assert f"contains {what}: only tensors and plain data are loaded" in line
+    assert not ran.exists()
+    assert "TORCH_FORCE_WEIGHTS_ONLY_LOAD" not in os.environ
+    if what == "posix.mkdir":  # to see that the file is hostile
+        monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+        run(capsys, path)
+        assert ran.exists()
+
+
 def test_refused_onnx(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = onnx_file(tmp_path / "up.onnx", ["n", 3, 5, 4]).read_bytes()
     (tmp_path / "cut.onnx").write_bytes(whole[:-30])
@@ -285,6 +348,40 @@ def test_refused_onnx(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert line.endswith("cut.onnx: not an ONNX file: it is an ONNX file that is cut short")
     line = refusal(capsys, tmp_path / "up.onnx", "--dim", "n=99999999999")
     assert "input x: 48000 GB for shape (99999999999, 3, 5, 4), this machine has " in line
+
+
+@pytest.mark.parametrize("size", [0, -1, -3])
+def test_sizes_that_are_none(size: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = onnx_file(tmp_path / "up.onnx", [size, 3, 5, 4])
+    line = refusal(capsys, path)
+    assert "input x: shape (?, 3, 5, 4) has a size without a name, give --shape x=SIZES" in line
+
+
+def test_an_importer_that_stops_within_a_model(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """TVM prints the operator, and complains of the half of the model that it drops."""
+    onnx = pytest.importorskip("onnx")
+    path = onnx_file(tmp_path / "up.onnx", [2, 3, 5, 4])
+    proto = onnx.load(str(path))
+    proto.graph.node[0].output[0] = "z"
+    zero = onnx.numpy_helper.from_array(np.zeros(1, "int64"))
+    add = proto.graph.node.add
+    add().CopyFrom(onnx.helper.make_node("Shape", ["z"], ["s"]))
+    add().CopyFrom(onnx.helper.make_node("ConstantOfShape", ["s"], ["i"], value=zero))
+    last = onnx.helper.make_node("ScatterElements", ["z", "i", "z"], ["y"], reduction="max")
+    add().CopyFrom(last)
+    onnx.save(proto, str(path))
+    assert "up.onnx: TVM's importer stopped: ValueError: Only " in refusal(capfd, path)
+
+
+def test_names_do_not_control_the_terminal(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "[red]a\x1b[2J.pt2").write_bytes(small.read_bytes())
+    status, out, _ = run(capsys, tmp_path / "[red]a\x1b[2J.pt2")
+    assert status == 0 and out.startswith("[red]a\\x1b[2J.pt2 on llvm") and "\x1b" not in out
+    assert "a\\x1b[2J.pt2: no such file" in refusal(capsys, "a\x1b[2J.pt2")
 
 
 def test_refused_inputs(pt2: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -565,6 +662,68 @@ def test_a_reader_that_has_ended() -> None:
     process = call("doctor")
     process.stdout.close()
     assert process.stderr.read() == "" and process.wait() == 141
+
+
+TABLE = """
+from rich.console import Console
+from conv_cli.launch import run
+def main():
+    for _ in range(10000):
+        Console().print("2 \\u00d7 \\u2013 \\udc80")
+    return 0
+run("relax_ext", main)
+"""
+
+
+@pytest.mark.parametrize("command", [["-m", "relax_ext", "--help"], ["-c", TABLE]])
+@pytest.mark.parametrize(
+    ("streams", "status", "said"),
+    [
+        (">&-", 3, "it is closed"),
+        (">/dev/full", 3, "No space left on device"),
+        (">&- 2>&-", 3, ""),
+        (">/dev/full 2>/dev/full", 3, ""),
+        ("2>&-", 0, ""),
+        ("2>/dev/full", 0, ""),
+    ],
+)
+def test_output_that_cannot_be_written(
+    command: list[str], streams: str, status: int, said: str, tmp_path: Path
+) -> None:
+    """The status is never 1, which says that a result is incorrect."""
+    line = f"{shlex.join([sys.executable, *command])} {streams}"
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    stand_in(tmp_path, "raise SystemExit(77)")
+    done = subprocess.run(
+        ["bash", "-c", f"{line}; exit ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    told = f"relax_ext: standard output cannot be written: {said}\n" if said else ""
+    assert (done.returncode, done.stderr) == (status, told)
+
+
+def test_a_table_whose_reader_has_ended() -> None:
+    line = f"{shlex.join([sys.executable, '-c', TABLE])} | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.count("\n"), done.stderr) == (141, 1, "")
+
+
+def test_output_without_its_characters() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TABLE],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout == b"2 ? ? ?\n" * 10000
+
+
+@pytest.mark.parametrize("streams", [">&-", "2>&-", ">/dev/full", "2>/dev/full"])
+def test_a_refusal_that_cannot_be_printed(streams: str) -> None:
+    line = f"{shlex.quote(sys.executable)} -m relax_ext nothing.pt2 {streams}"
+    assert subprocess.run(["bash", "-c", line]).returncode == (3 if streams == ">&-" else 2)
 
 
 @pytest.mark.parametrize("waits", ["import time; time.sleep(60)", "ctypes.CDLL(None).pause()"])

@@ -13,7 +13,8 @@ import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import pytest
 
@@ -25,7 +26,6 @@ CONTENT = bytes(range(256)) * 400  # 100 KiB
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TVM_CONV_CACHE", str(tmp_path / "kept"))
-    monkeypatch.setattr(disk_cache, "_unseen", {})
     return tmp_path / "kept"
 
 
@@ -165,7 +165,8 @@ def test_files_of_another_user_are_ignored(folder: Path, monkeypatch: pytest.Mon
     disk_cache.write(name, CONTENT)
     user = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: user + 1)
-    assert disk_cache.read(name) is None
+    with pytest.warns(UserWarning, match="belongs to another user"):
+        assert disk_cache.read(name) is None
 
 
 def _write_and_read(worker: int, rounds: int) -> bool:
@@ -200,9 +201,167 @@ def test_the_oldest_go_when_there_is_too_much(
     assert 5 <= len(kept) <= 11 and kept[0] == 0 and kept[-1] == 39
 
 
+def test_new_files_stay_where_the_clock_was_set_back(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TVM_CONV_CACHE_MB", "1")
+    for i in range(8):
+        disk_cache.write(disk_cache.key(f"before {i}"), CONTENT)
+    tomorrow = time.time() + 86400
+    for path in folder.glob("??/*"):
+        os.utime(path, (tomorrow, tomorrow))
+    names = [disk_cache.key(str(i)) for i in range(8)]
+    for name in names:
+        disk_cache.write(name, CONTENT)
+    assert [disk_cache.read(name) for name in names] == [CONTENT] * 8
+
+
+class _Calls:
+    """Calls of the file system that list a folder or ask for a file."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        for name in ("listdir", "scandir", "stat", "lstat", "unlink"):
+            monkeypatch.setattr(os, name, self._counted(getattr(os, name)))
+
+    def _counted(self, function: Callable[..., object]) -> Callable[..., object]:
+        def call(*arguments: object, **options: object) -> object:
+            self.count += 1
+            return function(*arguments, **options)
+
+        return call
+
+
+@pytest.mark.parametrize("limit_mb", [1, 1000])
+def test_writing_does_not_look_at_all_files(
+    limit_mb: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One shard of 256 is listed, by the first write and by those that remove."""
+    monkeypatch.setenv("TVM_CONV_CACHE_MB", str(limit_mb))
+    for shard in range(256):
+        (folder / f"{shard:02x}").mkdir(mode=0o700, parents=True)
+        for number in range(80):
+            (folder / f"{shard:02x}" / f"{shard:02x}{number:062x}.kept").write_bytes(bytes(100))
+    calls = _Calls(monkeypatch)
+    for i in range(20):
+        disk_cache.write(disk_cache.key(str(i)), b"content")
+    assert calls.count < 20 * 300
+    assert all(disk_cache.read(disk_cache.key(str(i))) for i in range(20))
+
+
+def test_the_size_is_bounded_by_many_writers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where earlier ones kept no account, and the account is damaged."""
+    monkeypatch.setenv("TVM_CONV_CACHE_MB", "1")
+    for i in range(600):
+        if i == 300:
+            (folder / "tvm-conv-ext.sizes").write_bytes(b"\xff" * 999)
+        disk_cache.write(disk_cache.key(str(i)), bytes(4000))
+    count, bytes_ = disk_cache.size()
+    assert 0.8 * 2**20 < bytes_ <= 1.05 * 2**20 and count > 200
+
+
+def _foreign(folder: Path) -> list[Path]:
+    """Files of other programs, beside and in folders like those of the cache."""
+    name = disk_cache.key("one")
+    files = [
+        folder / "ab" / "writing-notes.txt",
+        folder / "ab" / "writing-12345678",
+        folder / "ab" / "photo.kept",
+        folder / "ab" / f"{name}.txt",
+        folder / "ab" / f"{'cd' + name[2:]}.kept",
+        folder / "zz" / f"{name}.kept",
+        folder / f"{name}.kept",
+        folder.parent / "elsewhere" / f"{'cd' + name[2:]}.kept",
+        folder.parent / "elsewhere" / "writing-12345678",
+    ]
+    for file in files:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file.write_bytes(bytes(10**6))
+    (folder / "cd").symlink_to(folder.parent / "elsewhere")
+    return files
+
+
+def test_files_of_other_programs_stay(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TVM_CONV_CACHE_MB", "1")
+    files = _foreign(folder)
+    for i in range(30):
+        disk_cache.write(disk_cache.key(str(i)), CONTENT)
+    assert disk_cache.size()[0] == 10
+    assert disk_cache.clear()[0] == 10
+    assert all(file.stat().st_size == 10**6 for file in files)
+
+
+def test_nothing_is_written_through_a_link(folder: Path) -> None:
+    name = disk_cache.key("one")
+    elsewhere = folder.parent / "elsewhere"
+    elsewhere.mkdir()
+    folder.mkdir(mode=0o700)
+    (folder / name[:2]).symlink_to(elsewhere)
+    disk_cache.write(name, CONTENT)
+    assert list(elsewhere.iterdir()) == [] and disk_cache.read(name) is None
+
+
+@pytest.mark.parametrize("level", ["folder", "shard"])
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770, None])
+def test_a_folder_that_others_may_write_is_not_used(
+    mode: int | None,
+    level: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    """None: it belongs to another user.  There is one warning, and `fault` says why."""
+    name = disk_cache.key("one")
+    disk_cache.write(name, CONTENT)
+    unsafe = folder if level == "folder" else only(folder).parent
+    if mode is None:
+        about, user = os.fstat, os.geteuid()
+        inode = unsafe.stat().st_ino
+
+        def of_another(handle: int) -> Any:
+            found = about(handle)
+            if found.st_ino != inode:
+                return found
+            return SimpleNamespace(st_mode=found.st_mode, st_uid=user + 1)
+
+        monkeypatch.setattr(os, "fstat", of_another)
+    else:
+        unsafe.chmod(mode)
+    before = [path.stat().st_mtime_ns for path in folder.glob("??/*")]
+    for _ in range(3):
+        assert disk_cache.read(name) is None
+        disk_cache.write(name, CONTENT)
+    assert [path.stat().st_mtime_ns for path in folder.glob("??/*")] == before
+    (warning,) = recwarn
+    it = "it" if level == "folder" else f"its folder {unsafe.name}"
+    reason = f"{it} belongs to another user" if mode is None else f"others may write to {it}: chmod"
+    assert f"in {folder} is not used: {reason}" in str(warning.message)
+    if level == "folder":
+        assert reason in (disk_cache.fault() or "")
+
+
+@pytest.mark.parametrize("given", ["9" * 5000, "-1", "1e3", "\u0663"])
+def test_a_size_that_is_none_gives_one_warning(
+    given: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TVM_CONV_CACHE_MB", given)
+    with pytest.warns(UserWarning, match="TVM_CONV_CACHE_MB=.* must be a number of MiB") as said:
+        disk_cache.write(disk_cache.key("one"), CONTENT)
+    assert disk_cache.read(disk_cache.key("one")) == CONTENT
+    assert len(said) == 1 and len(str(said[0].message)) < 120
+
+
+def test_a_path_that_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TVM_CONV_CACHE", "/" + "a" * 5000)
+    disk_cache.write(disk_cache.key("one"), CONTENT)
+    assert disk_cache.read(disk_cache.key("one")) is None
+    assert disk_cache.size() == disk_cache.clear() == (0, 0)
+    assert disk_cache.fault() == "File name too long"
+
+
 def test_clear_removes_what_a_writer_left_behind(folder: Path) -> None:
     disk_cache.write(disk_cache.key("one"), CONTENT)
-    (only(folder).parent / "writing-x").write_bytes(b"half")
+    only(folder).with_suffix(f".{0:016x}").write_bytes(b"half")
     assert disk_cache.clear()[0] == 2
     assert disk_cache.size() == (0, 0)
 
@@ -261,11 +420,14 @@ def test_a_read_only_folder_is_read(folder: Path, monkeypatch: pytest.MonkeyPatc
     def refuse(*_: object, **__: object) -> NoReturn:
         raise OSError(errno.EROFS, "read-only")
 
+    opened = os.open
     for change in ("mkdir", "utime", "unlink", "replace"):
         monkeypatch.setattr(os, change, refuse)
+    monkeypatch.setattr(
+        os, "open", lambda *a, **k: (refuse if a[1] & os.O_CREAT else opened)(*a, **k)
+    )
     for change in ("mkdir", "unlink", "replace"):  # Python 3.10's do not ask os
         monkeypatch.setattr(Path, change, refuse)
-    monkeypatch.setattr(disk_cache.tempfile, "mkstemp", refuse)
     disk_cache.write(names[1], CONTENT)
     assert disk_cache.read(names[0]) == CONTENT
     assert disk_cache.read(names[1]) is None

@@ -40,7 +40,6 @@ WEIGHT = np.random.default_rng(1).standard_normal((8, 8, 3, 3), np.float32)
 def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The functions of each module that TVM builds, with an empty cache."""
     monkeypatch.setenv("TVM_CONV_CACHE", str(tmp_path / "kept"))
-    monkeypatch.setattr(disk_cache, "_unseen", {})
     cached = tvm.tirx.build
     assert isinstance(cached, CachedBuild)
     found: list[list[str]] = []
@@ -207,14 +206,18 @@ def test_full_disks_do_not_matter(tmp_path: Path) -> None:
     assert _ran_elsewhere(tmp_path, limit).tobytes() == ran(compiled()).tobytes()
 
 
+@pytest.mark.parametrize("lacking", ["Linux", "Python"])
 def test_nothing_is_kept_without_files_in_memory(
-    built: list[list[str]], monkeypatch: pytest.MonkeyPatch
+    lacking: str, built: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> NoReturn:
         raise OSError(errno.ENOSYS, "not implemented")
 
     first = ran(compiled())
-    monkeypatch.setattr(os, "memfd_create", refuse)
+    if lacking == "Linux":
+        monkeypatch.setattr(os, "memfd_create", refuse)
+    else:
+        monkeypatch.delattr(os, "memfd_create")
     assert ran(compiled()).tobytes() == first.tobytes()
     disk_cache.clear()
     assert ran(compiled()).tobytes() == first.tobytes()
@@ -340,6 +343,10 @@ def test_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
     assert f"removed {count} functions" in capsys.readouterr().out
     assert disk_cache.size()[0] == 0
     assert "nothing is kept" not in capsys.readouterr().out
+    (tmp_path / "kept").chmod(0o777)
+    assert main(["cache"]) == 2
+    said = f"cache: {tmp_path / 'kept'} cannot be used: others may write to it: chmod go-w\n"
+    assert capsys.readouterr().err == f"relax_ext: {said}"
     assert main(["cache", "--clean"]) == 2
     assert "takes nothing but --clear" in capsys.readouterr().err
 

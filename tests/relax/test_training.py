@@ -570,6 +570,9 @@ def test_what_changes_is_refused() -> None:
         step(rows(0), rows(1))
     with pytest.raises(ValueError, match=r"argument 0 is torch\.float32"):
         step(rows(0).float())
+    for call in (step, step.gradients, step.evaluate):
+        with pytest.raises(ValueError, match=r"argument 0 has shape \(0, .*: it must not be empty"):
+            call(rows(0)[:0])
     with pytest.raises(ValueError, match="the state has 'module'"):
         step.load_state_dict({"module": before["module"]})
     other = {key: value for key, value in before["module"].items() if key != "w"}
@@ -585,3 +588,34 @@ def test_what_changes_is_refused() -> None:
     with pytest.raises(ValueError, match="the optimizer has changed"):
         step.load_state_dict({**before, "optimizer": optimizer.state_dict()})
     same(step.state_dict()["module"], before["module"], "a refused step changes nothing")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "line"),
+    [
+        ("exp_avg", None, "training: the optimizer's state of a parameter .* lacks 'exp_avg'"),
+        (
+            "exp_avg_sq",
+            None,
+            "training: the optimizer's state of a parameter .* lacks 'exp_avg_sq'",
+        ),
+        ("exp_avg", torch.zeros(1, 1), r"has 'exp_avg' of shape \(1, 1\): it must be \("),
+        ("step", None, "load_state_dict: the optimizer's state lacks 'step'"),
+        ("step", torch.zeros(2), r"has 'step' of shape \(2,\): it must be \(\)"),
+    ],
+)
+def test_optimizer_states_that_are_refused(key: str, value: Any, line: str) -> None:
+    """None: the state lacks the key.  The step goes on as before."""
+    module = small()
+    step = relax_ext.training(module, (rows(0),), torch.optim.Adam(module.parameters()))
+    step(rows(0))
+    before = step.state_dict()
+    damaged = copy.deepcopy(before)
+    for state in damaged["optimizer"]["state"].values():
+        del state[key]
+        if value is not None:
+            state[key] = value
+    with pytest.raises(ValueError, match=line):
+        step.load_state_dict(damaged)
+    same(step.state_dict()["module"], before["module"], "a refused state changes nothing")
+    step(rows(0))

@@ -37,7 +37,6 @@ WEIGHT = np.random.default_rng(1).standard_normal((4, 4, 3, 3), np.float32)
 def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Return a list that records cache hits, one bool for each module, with an empty cache."""
     monkeypatch.setenv("TVM_CONV_CACHE", str(tmp_path / "kept"))
-    monkeypatch.setattr(disk_cache, "_unseen", {})
     found: list[bool] = []
     read = llvm_modules._read
 
@@ -89,6 +88,15 @@ def test_kept_code_is_exported(tmp_path: Path, compiled: list[bool]) -> None:
     built().export_library(str(tmp_path / "model.so"))
     assert compiled[-1]
     assert ran(tvm.runtime.load_module(str(tmp_path / "model.so"))).tobytes() == first.tobytes()
+
+
+def test_a_python_without_files_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second build neither finds nor keeps code; the results are the same."""
+    first = ran(built())
+    before = disk_cache.size()
+    monkeypatch.delattr(os, "memfd_create")
+    assert ran(built()).tobytes() == first.tobytes()
+    assert disk_cache.size() == before
 
 
 def test_weights_are_no_code(compiled: list[bool]) -> None:

@@ -7,8 +7,11 @@ roundings of the dtype.
 
 from __future__ import annotations
 
+import resource
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +20,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from helpers.torch_backend import Function, assert_same, check_inference, compiled
-from relax_ext.torch import report
+from relax_ext.torch import allocation, report
 from relax_ext.torch import run as runs
 
 
@@ -177,6 +180,48 @@ def test_other_shapes_become_symbolic() -> None:
     for batch, size in ((2, 8), (3, 8), (5, 8), (4, 12), (3, 6)):
         found = check_inference(model, image(batch, 3, size, size), run=run)
     assert len(found.graphs) <= 3
+
+
+@contextmanager
+def _more_memory(limit: int) -> Iterator[None]:
+    """Let this process have so many more bytes inside the block."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def test_memory_that_is_not_there_is_named() -> None:
+    """A result of 2^27 bytes where there are 2^25; the graph goes on afterwards."""
+    model, x = nn.Conv2d(1, 4, 1).eval(), torch.rand(1, 1, 2048, 4096)
+    run = compiled(model)
+    with torch.no_grad():
+        run(x)
+        with _more_memory(2**25), pytest.raises(MemoryError, match=f"tvm_conv: {2**27} bytes "):
+            run(x)
+        torch.testing.assert_close(run(x), model(x))  # one product and one sum in float32
+
+
+def test_memory_that_tvm_keeps_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first call fails, as long as TVM keeps what earlier calls needed."""
+    kept = [1]
+
+    def allocated(*_: object) -> str:
+        if kept:
+            raise RuntimeError("std::bad_alloc")
+        return "result"
+
+    class Machine(dict[str, Any]):
+        def set_instrument(self, _: object) -> None:
+            """Take what tells of each call."""
+
+    machine = Machine(main=allocated)
+    monkeypatch.setattr(allocation, "release", kept.clear)
+    monkeypatch.setattr(allocation.R, "VirtualMachine", lambda *_: machine)
+    assert allocation.called(None, machine, "main") == "result"
 
 
 def test_many_sizes_give_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:

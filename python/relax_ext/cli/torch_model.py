@@ -4,6 +4,11 @@
 from __future__ import annotations
 
 import copy
+import os
+import pickle
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +29,84 @@ def to_relax(exported: Any, *, keep_params: bool = False) -> Any:
     )
 
 
+TRUSTED = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
+"""Variable of PyTorch with which all that a file contains is loaded, as ``torch.load`` says."""
+
+
 def read(path: Path) -> Any:
-    """Return the exported program in a file."""
+    """Return the exported program in a file.
+
+    Raises
+    ------
+    CliError
+        It is none, or it contains objects whose loading runs code.
+    """
     import torch
 
     try:
-        with quiet():
+        with quiet(), _tensors_only(path):
             return torch.export.load(path)
+    except CliError:
+        raise
     except Exception as error:
         unsaid = "warnings above" in str(error)  # logged, with a traceback
         reason = "torch cannot read all of it" if unsaid else one_line(error)
         raise CliError(f"{path}: not a torch.export file: {reason}") from error
+
+
+@contextmanager
+def _tensors_only(path: Path) -> Iterator[None]:
+    """Make PyTorch load no pickled objects but tensors and plain data inside the block.
+
+    ``torch.export.load`` itself unpickles whatever the file contains.
+
+    Raises
+    ------
+    CliError
+        The file contains something else.
+    """
+    if os.environ.get(TRUSTED):
+        yield
+        return
+    if member := next(filter(_is_code, _members(path)), None):
+        raise _untrusted(path, member)
+    before = os.environ.get(_WEIGHTS_ONLY)
+    os.environ[_WEIGHTS_ONLY] = "1"
+    try:
+        yield
+    except pickle.UnpicklingError as error:
+        if kind := re.search(r"GLOBAL (\S+)", str(error)):
+            raise _untrusted(path, kind[1]) from error
+        raise
+    finally:
+        del os.environ[_WEIGHTS_ONLY]
+        if before is not None:
+            os.environ[_WEIGHTS_ONLY] = before
+
+
+_WEIGHTS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+
+
+def _members(path: Path) -> list[str]:
+    """Return the names of the members of an archive, as PyTorch reads them."""
+    import torch
+
+    try:
+        return list(torch._C.PyTorchFileReader(str(path)).get_all_records())
+    except RuntimeError:  # of a release that wrote no such members, or damaged
+        return []
+
+
+def _is_code(member: str) -> bool:
+    objects = ("data/constants/custom_obj_", "data/constants/opaque_obj_")
+    return member.startswith(("data/aotinductor/", *objects))
+
+
+def _untrusted(path: Path, what: str) -> CliError:
+    rule = "only tensors and plain data are loaded, because others run code"
+    return CliError(
+        f"{path}: contains {what}: {rule} ({TRUSTED}=1 loads it, if you trust the file)"
+    )
 
 
 def example_leaves(exported: Any) -> list[Any]:

@@ -8,7 +8,7 @@ Importing this package registers the backend::
     fast = torch.compile(model, backend="tvm_conv")
 
 A compiled graph runs on ``torch.get_num_threads()`` threads of PyTorch's own OpenMP runtime; where
-PyTorch has none, on those of TVM.
+PyTorch has none, on those of TVM, with a warning.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from .setup import require_torch
 
 require_torch()
 
+from . import openmp  # noqa: E402
 from .backend import tvm_conv  # noqa: E402
 from .options import Options  # noqa: E402
 from .report import Report, report  # noqa: E402
@@ -25,3 +26,4 @@ from .setup import register_backend  # noqa: E402
 __all__ = ["Options", "Report", "report", "tvm_conv"]
 
 register_backend(tvm_conv)
+openmp.install()

@@ -16,7 +16,7 @@ declare i32 @pthread_key_create(ptr, ptr)
 declare i32 @pthread_setspecific(i32, ptr)
 declare ptr @pthread_getspecific(i32)
 
-; Let TVM give this launch to each module that it loads from now on.
+; Let TVM give this launch to each module that it loads from now on; return its address.
 define i32 @__tvm_ffi_install(ptr %self, ptr %arguments, i32 %count, ptr %result) {
   %failed = call i32 @pthread_key_create(ptr @key, ptr null)
   %is_failed = icmp ne i32 %failed, 0
@@ -24,11 +24,27 @@ define i32 @__tvm_ffi_install(ptr %self, ptr %arguments, i32 %count, ptr %result
 register:
   %to_register = load ptr, ptr @TVMFFIEnvModRegisterContextSymbol
   %code = call i32 %to_register(ptr @name, ptr @launch)
+  call void @return(ptr @launch, ptr %result)
   ret i32 %code
 fail:
   %to_raise = load ptr, ptr @TVMFFIErrorSetRaisedFromCStr
   call void %to_raise(ptr @kind, ptr @no_key)
   ret i32 -1
+}
+
+; Return the address of the launch that TVM has given to this module.
+define i32 @__tvm_ffi_launch_of_modules(ptr %self, ptr %arguments, i32 %count, ptr %result) {
+  %given = load ptr, ptr @__TVMBackendParallelLaunch
+  call void @return(ptr %given, ptr %result)
+  ret i32 0
+}
+
+define internal void @return(ptr %address, ptr %result) {
+  %value = ptrtoint ptr %address to i64
+  %at = getelementptr i8, ptr %result, i64 8
+  store i64 %value, ptr %at
+  store i32 1, ptr %result ; an integer, as a TVMFFIAny
+  ret void
 }
 
 @kind = private constant [13 x i8] c"RuntimeError\00"

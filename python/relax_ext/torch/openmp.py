@@ -40,11 +40,12 @@ _configure = tvm.get_global_func("runtime.config_threadpool")
 
 
 def install() -> None:
-    """Install the launch in TVM, once in a process.
+    """Install the launch in TVM, once in a process, when the package is imported.
 
-    Nothing changes if PyTorch has no OpenMP runtime with ``GOMP_parallel`` (GNU's, LLVM's and
-    Intel's on Linux have it), or, with a warning, if the system has no files in memory: compiled
-    graphs then run on TVM's threads.
+    TVM's table of launches has no lock, so no other thread should load a module meanwhile.
+    Compiled graphs run on TVM's threads, with a warning, if PyTorch uses no OpenMP runtime with
+    ``GOMP_parallel`` (GNU's, LLVM's and Intel's on Linux have it), or if the system has no files in
+    memory.
     """
     with _installing:
         _set_team()
@@ -53,40 +54,68 @@ def install() -> None:
 @contextmanager
 def team(threads: int | None) -> Iterator[None]:
     """Run the block on `threads` threads, as many as PyTorch has if None."""
-    count = threads or torch.get_num_threads()
-    set_team = _set_team()
-    if set_team is None:
-        _use_pool(count)
-        yield
-        return
-    set_team(count)
+    before = getattr(_of_thread, "team", 0)
+    set_team = _set_team() or _use_pool
+    _of_thread.team = threads or torch.get_num_threads()
+    set_team(_of_thread.team)
     try:
         yield
     finally:
-        set_team(0)
+        _of_thread.team = before
+        set_team(before)
 
 
 @cache
 def _set_team() -> Callable[[int], None] | None:
     """Load and install the launch; return the setter of a thread's team, None without OpenMP."""
-    openmp = ctypes.CDLL(torch._C.__file__)  # symbols of its dependencies are found too
-    if not hasattr(openmp, _PARALLEL):
-        return None
-    ffi = ctypes.CDLL(tvm_ffi.core.__file__)
-    functions = [(name, getattr(ffi, name)) for name in _FFI]
-    functions.append((_PARALLEL, getattr(openmp, _PARALLEL)))
-    constants = (
-        f"@{name} = private constant ptr inttoptr (i64 {_address(function)} to ptr)"
-        for name, function in functions
-    )
-    body = Path(__file__).with_suffix(".ll").read_text()
     try:
-        module = module_of_llvm("\n".join([empty_llvm(), *constants, body]))
-    except (AttributeError, OSError) as error:  # the system has no files in memory
-        warn_once(f"{BACKEND}: graphs run on TVM's threads beside PyTorch's: {one_line(error)}")
+        openmp, ffi = _runtime_of_pytorch(), ctypes.CDLL(tvm_ffi.core.__file__)
+        functions = [(name, getattr(ffi, name)) for name in _FFI]
+        functions.append((_PARALLEL, getattr(openmp, _PARALLEL)))
+        constants = (
+            f"@{name} = private constant ptr inttoptr (i64 {_address(function)} to ptr)"
+            for name, function in functions
+        )
+        body = Path(__file__).with_suffix(".ll").read_text()
+        text = "\n".join([empty_llvm(), *constants, body])
+        module = module_of_llvm(text)
+        launch = module["install"]()
+        if module_of_llvm(text)["launch_of_modules"]() != launch:
+            raise RuntimeError("TVM does not give the launch to its modules")
+    except Exception as error:  # TVM's threads need nothing of this
+        reason = one_line(error, 200)
+        warn_once(f"{BACKEND}: graphs run on TVM's threads beside PyTorch's: {reason}")
         return None
-    module["install"]()
     return module["team"]
+
+
+def _runtime_of_pytorch() -> ctypes.CDLL:
+    """Return libraries in which the first OpenMP runtime is the one that PyTorch uses.
+
+    PyTorch's calls are bound to the first one in the process, which may have been loaded before
+    its own, as by ``LD_PRELOAD``.
+
+    Raises
+    ------
+    OSError
+        There is none.
+    """
+    for path in (None, torch._C.__file__):
+        libraries = ctypes.CDLL(path)  # symbols of its dependencies are found too
+        if hasattr(libraries, _PARALLEL) and _is_of_pytorch(libraries):
+            return libraries
+    raise OSError(f"PyTorch uses no OpenMP runtime with {_PARALLEL}")
+
+
+def _is_of_pytorch(openmp: ctypes.CDLL) -> bool:
+    """Return whether PyTorch sees a number of threads that is set in an OpenMP runtime."""
+    count, own = torch.get_num_threads(), openmp.omp_get_max_threads()
+    other = count - 1 if count > 1 else 2
+    try:
+        openmp.omp_set_num_threads(other)
+        return torch.get_num_threads() == other
+    finally:
+        openmp.omp_set_num_threads(own)
 
 
 def _address(function: Any) -> int:
@@ -94,7 +123,8 @@ def _address(function: Any) -> int:
 
 
 def _use_pool(count: int) -> None:
-    """Let TVM's pool run on `count` threads in this thread, at most on ``TVM_NUM_THREADS``."""
-    if getattr(_of_thread, "count", None) != count:
+    """Let TVM's pool run on `count` threads in this thread, at most on ``TVM_NUM_THREADS``; 0
+    leaves it."""
+    if count and getattr(_of_thread, "count", None) != count:
         _configure(1, count)
         _of_thread.count = count

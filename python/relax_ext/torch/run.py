@@ -22,6 +22,8 @@ from topi_ext.compat import relax
 
 from ..aten.strides import Order, restrided
 from . import openmp
+from .allocation import called
+from .allocation import release as _release
 
 R = relax()
 
@@ -94,7 +96,6 @@ class Runner:
 
     def load(self, executable: Any, threads: int | None) -> None:
         """Set the compiled function, and the number of threads to run on."""
-        openmp.install()
         self._executable = executable
         self._threads = threads
 
@@ -114,7 +115,7 @@ class Runner:
             given += self._weights(
                 machine, [arguments[one.argument] for one in self.operands[count:]]
             )
-        results = self._owned(machine["main"](*given), operands, sizes)
+        results = self._owned(called(self._executable, machine, "main", *given), operands, sizes)
         return tuple(
             results[one.result]
             if one.result is not None
@@ -179,10 +180,7 @@ class Runner:
     def _pack(self, machine: Any, weights: list[torch.Tensor]) -> list[Any]:
         operands = self.operands[len(self.operands) - self.static :]
         given = [ready(weight, one.order) for weight, one in zip(weights, operands)]
-        return list(machine["main_transform_params"](given))
-
-
-_release = tvm.get_global_func("vm.builtin.memory_manager.clear")
+        return list(called(self._executable, machine, "main_transform_params", given))
 
 
 def ready(value: Any, order: Order | None = None) -> torch.Tensor:

@@ -191,8 +191,10 @@ class TrainingStep:
             self.optimizer.load_state_dict(state["optimizer"])
             rules = [rule for rule, _ in self._current_groups()]
             steps, slots = torch_optimizer.read_state(self.optimizer, rules)
-        except Exception:
+        except Exception as error:
             self.optimizer.load_state_dict(before)
+            if isinstance(error, KeyError):  # PyTorch's own
+                raise fail("load_state_dict", f"the optimizer's state lacks {error}") from error
             raise
         self._steps, self._slots = steps, slots
         self._values.update(values)
@@ -319,4 +321,6 @@ def _tensors(batch: object) -> list[torch.Tensor]:
         if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
             what = f"{tensor.layout} on {tensor.device}"
             raise fail(OP, f"argument {i} is {what}: it must be dense and on the CPU")
+        if not tensor.numel():
+            raise fail(OP, f"argument {i} has shape {tuple(tensor.shape)}: it must not be empty")
     return list(batch)

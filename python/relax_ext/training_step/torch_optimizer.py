@@ -96,13 +96,16 @@ def read_state(optimizer: Any, rules: Sequence[Optimizer]) -> tuple[list[int], l
     Raises
     ------
     ValueError
-        One line, where parameters of one group have made different numbers of steps.
+        One line, where parameters of one group have made different numbers of steps, or a state is
+        not one of this optimizer.
     """
     steps: list[int] = []
     slots: list[Any] = []
     for rule, group in zip(rules, optimizer.param_groups):
         trained = [p for p in group["params"] if p.requires_grad]
         states = [optimizer.state.get(parameter, {}) for parameter in trained]
+        for parameter, state in zip(trained, states):
+            _check_state(rule, parameter, state)
         counts = sorted({_steps(rule, state) for state in states})
         if len(counts) > 1:
             rule_text = "they must have made equally many"
@@ -113,6 +116,20 @@ def read_state(optimizer: Any, rules: Sequence[Optimizer]) -> tuple[list[int], l
                 value = state.get(slot)
                 slots.append(owned(torch.zeros_like(parameter) if value is None else value))
     return steps, slots
+
+
+def _check_state(rule: Optimizer, parameter: torch.Tensor, state: Mapping[str, Any]) -> None:
+    """Raise unless a rule has made a state, or a parameter has none yet."""
+    what = f"the optimizer's state of a parameter of shape {tuple(parameter.shape)}"
+    needed = ("step", *rule.slots) if state and isinstance(rule, Adam) else ()
+    for key in needed:
+        if state.get(key) is None:
+            raise fail(OP, f"{what} lacks {key!r}")
+    for key in (*rule.slots, "step"):
+        value, shape = state.get(key), parameter.shape if key in rule.slots else ()
+        if value is not None and torch.as_tensor(value).shape != shape:
+            found = tuple(torch.as_tensor(value).shape)
+            raise fail(OP, f"{what} has {key!r} of shape {found}: it must be {tuple(shape)}")
 
 
 def state_dict_of(

@@ -151,10 +151,8 @@ def _is_plain(module: Any, target: Any, pipeline: Any) -> bool:
         for _, func in module.functions.items()
         if "target" in (func.attrs or ())
     ]
-    return (
-        "system_lib_prefix" not in (module.attrs or ())
-        and compat.writes_functions()
-        and all(can_be_assembled(one) for one in targets)
+    return "system_lib_prefix" not in (module.attrs or ()) and all(
+        why_nothing_is_kept(one) is None for one in targets
     )
 
 
@@ -164,7 +162,7 @@ def why_nothing_is_kept(target: Any) -> str | None:
         return compat.ffi_fault() or "its apache-tvm-ffi is not known to write functions"
     if not can_be_assembled(target):
         return "this processor or system is not one whose assembly is known to be read"
-    return None
+    return compat.memory_file_fault()
 
 
 def install() -> None:

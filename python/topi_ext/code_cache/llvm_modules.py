@@ -47,7 +47,9 @@ def why_nothing_is_kept(target: Any) -> str | None:
     """Return why code for a target is neither kept nor found, or None where it is."""
     if target.kind.name != "llvm":
         return f"target kind {target.kind.name}: code is kept of llvm targets"
-    return "target option cl-opt changes LLVM itself" if "cl-opt" in target.attrs else None
+    if "cl-opt" in target.attrs:
+        return "target option cl-opt changes LLVM itself"
+    return compat.memory_file_fault()
 
 
 def _read(name: str, functions: list[str]) -> Any:

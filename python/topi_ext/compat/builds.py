@@ -135,16 +135,29 @@ def object_code(module: Any) -> bytes:
         with _file_in_memory() as (file, path):
             module.write_to_file(path, "o")
             return file.read()
-    except (AttributeError, OSError):  # not Linux
+    except OSError:  # not Linux
         with TemporaryDirectory() as folder:
             whole = Path(folder, "kernel.o")
             module.write_to_file(str(whole), "o")
             return whole.read_bytes()
 
 
+def memory_file_fault() -> str | None:
+    """Return why Python cannot make files that are on no disk; None where it can."""
+    return None if hasattr(os, "memfd_create") else "this Python has no os.memfd_create"
+
+
 @contextmanager
 def _file_in_memory() -> Iterator[tuple[Any, str]]:
-    """Yield a file of Linux that is on no disk, and a path by which TVM opens it."""
+    """Yield a file of Linux that is on no disk, and a path by which TVM opens it.
+
+    Raises
+    ------
+    OSError
+        There can be no such file.
+    """
+    if reason := memory_file_fault():
+        raise OSError(reason)
     with open(os.memfd_create("tvm-conv-ext"), "w+b") as file:
         path = f"/proc/self/fd/{file.fileno()}"
         os.stat(path)

@@ -29,6 +29,8 @@ PATIENCE = 5.0
 run."""
 
 _open: list[Session] = []
+_met: set[str] = set()
+"""Boards with which this process has had a session."""
 _leaving = threading.Event()
 
 
@@ -85,11 +87,17 @@ class Board:
         with _Tracker(self) as tracker:
             known = tracker.keys()
             if self.key not in known:
+                if self.shown in _met:
+                    raise BoardError(
+                        f"--key {self.key}: its server at {self.tracker} has ended since the last "
+                        "session: killed, or out of memory"
+                    )
                 others = ", ".join(known) or "none"
                 raise BoardError(
                     f"--key {self.key}: not at {self.tracker}, whose keys are: {others}"
                 )
             host, port, match = tracker.request(until)
+        _met.add(self.shown)
         return Session(self, (host, port), match)
 
 
