@@ -224,14 +224,14 @@ class _Worker:
 
     def result(self, case: Case) -> dict[str, Any]:
         """Return the result of a case."""
-        if self._process is None:
-            self._start()
-        self._here.send(case)
         try:
+            if self._process is None:
+                self._start()
+            self._here.send(case)
             if self._here.poll(LIMIT_S):
                 return dict(self._here.recv())
             found = {"status": "timeout", "why": f"more than {LIMIT_S:.0f} s"}
-        except EOFError:
+        except (EOFError, OSError):
             self._process.join()
             found = {"status": "crash", "why": f"exit status {self._process.exitcode}"}
         self._process.kill()
@@ -244,12 +244,14 @@ class _Worker:
         self._process = context.Process(target=_serve, args=(there,), daemon=True)
         self._process.start()
         there.close()
+        self._here.recv()  # its imports are done
 
 
 def _serve(connection: Any) -> None:
     import relax_ext.torch  # noqa: F401  (registers the backend)
 
     torch.set_num_threads(1)
+    connection.send("ready")
     with contextlib.suppress(EOFError):  # the main process has ended
         while True:
             connection.send(run(connection.recv()))
