@@ -186,7 +186,8 @@ def _definition(kind: str, dtype: str) -> str:
         lines = [
             f"  %limited = fcmp {_TESTS[kind]} {llvm} %b, %a",
             f"  %number = select i1 %limited, {llvm} %b, {llvm} %a",
+            f"  %twice = fadd {llvm} %b, %b",
             f"  %nan = fcmp uno {llvm} %b, %b",
-            f"  %result = select i1 %nan, {llvm} %b, {llvm} %number",
+            f"  %result = select i1 %nan, {llvm} %twice, {llvm} %number",
         ]
     return "\n".join([head, *lines, f"  ret {llvm} %result", "}", ""])
