@@ -6,9 +6,10 @@
             for the last spatial axis:          LLVM makes vectors of it
                 ...
 
-Where that would read across memory, the reduction stays inside.  A stage of a reduction is computed
-where the next stage reads it, if there are enough results for all threads.
+Where that would read across memory, the reduction stays inside.
 :mod:`~topi_ext.schedules.reductions` has made that rare, and has inlined element-wise blocks.
+Where sizes are symbolic, a stage of a reduction is computed where the next stage reads it, if there
+are enough results for all threads.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterable
 from math import prod
 from typing import Any
 
-from ..compat import buffer_of_region, s_tir
+from ..compat import as_size, buffer_of_region, s_tir
 from .blocks import (
     REDUCTION,
     SPATIAL,
@@ -97,7 +98,7 @@ def _parallel(schedule: Any, blocks: list[Any]) -> bool:
 def _nest(schedule: Any, block: Any, first: list[tuple[Any, Any]]) -> Any:
     """Compute a stage of a reduction where the next stage reads it, if there are many results.
 
-    Its parts then stay in the first cache.
+    Its parts then stay in the first cache.  In functions of known sizes that was not faster.
 
     Parameters
     ----------
@@ -128,12 +129,21 @@ def _nest(schedule: Any, block: Any, first: list[tuple[Any, Any]]) -> Any:
 
 
 def _is_stage(schedule: Any, block: Any) -> bool:
-    """Return whether `block` is a reduction whose results another reduction reads, each once."""
+    """Return whether `block` is a stage of a reduction in a function of symbolic sizes, whose
+    results another stage reads, each once.
+    """
+    if not _is_symbolic(schedule):
+        return False
     readers = schedule.get_consumers(block)
     if len(readers) != 1 or not all(_reduces(schedule, one) for one in (block, *readers)):
         return False
     (written,) = map(buffer_of_region, schedule.get(block).writes)
     return reads_once(schedule, readers[0], written)
+
+
+def _is_symbolic(schedule: Any) -> bool:
+    axes = (axis for block in _blocks(schedule) for axis in schedule.get(block).iter_vars)
+    return any(not isinstance(as_size(axis.dom.extent), int) for axis in axes)
 
 
 def _reduces(schedule: Any, block: Any) -> bool:
