@@ -22,7 +22,7 @@ from topi_ext.emit import is_kernel
 from topi_ext.schedules.float_semantics import ieee_floats, infinite_identities
 from topi_ext.schedules.gpu import on_gpu
 from topi_ext.schedules.loops import parallelized
-from topi_ext.schedules.reductions import staged
+from topi_ext.schedules.reductions import in_stages
 from topi_ext.schedules.selections import without_branches
 from topi_ext.schedules.vector_math import vectorized_math
 from topi_ext.target import advise
@@ -132,7 +132,7 @@ def first_passes(module: Any, packs_parameters: bool = False) -> list[Any]:
 
 def on_processors(func: Any) -> Any:
     """Schedule a function that is no kernel of ours: all threads, vectors, NaN kept."""
-    scheduled = parallelized(infinite_identities(staged(func)))
+    scheduled = in_stages(func, lambda one: parallelized(infinite_identities(one)))
     return without_branches(vectorized_math(ieee_floats(scheduled)))
 
 

@@ -18,7 +18,7 @@ from tvm.script import relax as R
 
 from helpers.profile import compiling
 from helpers.whole import compiled
-from topi_ext.compat import tir
+from topi_ext.compat import as_size, tir, with_replaced
 
 TOLERANCE = 4e-7
 """Maximum error, relative to the sum of magnitudes: stages of at most 512 additions round to about
@@ -179,3 +179,82 @@ def test_symbolic_sizes(name: str, axes: tuple[int, ...]) -> None:
         want = oracle(torch.from_numpy(x).double(), axes)
         limit = TOLERANCE * want.abs().max().item() if name == "sum" else 0
         torch.testing.assert_close(got, want, rtol=0, atol=limit)
+
+
+SYMBOLIC = {
+    "columns": ((None, 5, 7), (0,)),
+    "row": ((3, 30, None), (2,)),
+    "one row": ((1, None, 1), (0, 1, 2)),
+    "image": ((64, None, None), (1, 2)),
+    "batch and image": ((None, 3, None, None), (0, 2, 3)),
+    "channels last": ((None, None, 6), (0, 1)),
+    "constant columns": ((5, None), (0,)),
+}
+"""Shapes with None for each symbolic size, and the axes that are reduced."""
+
+SIZES = ((1, 1, 1), (2, 33, 31), (3, 5, 1000), (70, 1, 64), (600, 3, 3), (1, 2, 40961), (513, 1, 5))
+"""Symbolic sizes in turn: one element, fewer than a vector has lanes, many chunks, odd."""
+
+
+def symbolic(name: str, axes: tuple[int, ...], shape: tuple[int | None, ...]) -> tuple[Any, Any]:
+    """A reduction over some symbolic axes: the pipeline's code, and the module of it."""
+    sizes = [tir.Var(f"n{axis}", "int64") if n is None else n for axis, n in enumerate(shape)]
+    reduce = {**REDUCTIONS, "prod": (op.prod, None)}[name][0]
+    return compiled(module([(tuple(sizes), "float32")], lambda v: reduce(v, list(axes))))
+
+
+def filled(shape: tuple[int | None, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:
+    rest = iter(sizes)
+    return tuple(next(rest) if size is None else size for size in shape)
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("name", ["sum", "min"])
+@pytest.mark.parametrize("case", SYMBOLIC)
+def test_any_symbolic_size(name: str, case: str) -> None:
+    """One function for short and long reductions, with a guard wherever no size fits."""
+    shape, axes = SYMBOLIC[case]
+    function, _ = symbolic(name, axes, shape)
+    oracle = REDUCTIONS[name][1]
+    rng = np.random.default_rng(7)
+    for sizes in SIZES:
+        x = rng.random(filled(shape, sizes), "float32") + 0.5
+        got = torch.from_numpy(function(tvm.runtime.tensor(x)).numpy()).double()
+        want = oracle(torch.from_numpy(x).double(), axes)
+        limit = 0 if name == "min" else TOLERANCE * want.max().item()
+        torch.testing.assert_close(got, want, rtol=0, atol=limit)
+
+
+@pytest.mark.parametrize("case", SYMBOLIC)
+def test_symbolic_sizes_of_zero(case: str) -> None:
+    """Sums of nothing, and no results, without a division by the length of no chunk."""
+    shape, axes = SYMBOLIC[case]
+    function, _ = symbolic("sum", axes, shape)
+    for at in range(shape.count(None)):
+        x = np.ones(filled(shape, tuple(0 if axis == at else 4 for axis in range(3))), "float32")
+        got = function(tvm.runtime.tensor(x)).numpy()
+        np.testing.assert_array_equal(got, x.sum(axes))
+
+
+def guarded_iterations(func: Any) -> list[int]:
+    """Constant numbers of iterations of the loops that are around a guarded element."""
+    found = []
+
+    def note(loop: Any) -> None:
+        extent = as_size(loop.extent)
+        if isinstance(extent, int) and "if_then_else" in str(loop.body):
+            found.append(extent)
+
+    with_replaced(func.body, {"For": note})
+    return found
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("name", ["sum", "max", "prod"])
+@pytest.mark.parametrize("case", SYMBOLIC)
+def test_symbolic_sizes_are_not_padded(name: str, case: str) -> None:
+    """Only lanes and results are a constant number: 256 steps were, for a row of one too."""
+    shape, axes = SYMBOLIC[case]
+    _, mod = symbolic(name, axes, shape)
+    funcs = [func for _, func in mod.functions_items() if isinstance(func, tir.PrimFunc)]
+    assert max((n for func in funcs for n in guarded_iterations(func)), default=0) <= 64

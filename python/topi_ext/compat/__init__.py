@@ -94,8 +94,10 @@ from .rewrite import (
     same_expression,
     scalar_dtype,
     takes_llvm,
+    with_choice,
     with_initial_values,
     with_replaced,
+    with_split_loop,
     with_updates,
 )
 from .targets import (
@@ -229,8 +231,10 @@ __all__ = [
     "unrolled_by_compiler",
     "untested",
     "uses_var",
+    "with_choice",
     "with_initial_values",
     "with_replaced",
+    "with_split_loop",
     "with_updates",
     "writes_functions",
 ]

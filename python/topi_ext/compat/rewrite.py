@@ -127,6 +127,50 @@ def with_updates(body: Any, annotation: str, replacement: Callable[[Any, Any], A
     return with_replaced(body, {"SBlock": replaced})
 
 
+def with_split_loop(body: Any, loop: Any, count: Any, length: Any) -> Any:
+    """Split a loop of Relax's TVM into `count` times `length` iterations, which may be symbolic.
+
+    There are at least as many as before; the further ones are not guarded.
+
+    Parameters
+    ----------
+    body : Stmt
+    loop : For
+        Around one block, of which one variable has the value of the loop's variable.
+    count, length : PrimExpr
+    """
+    variable, zero = loop.loop_var, loop.min
+    dtype = scalar_dtype(variable)
+    outer, inner = (tir.Var(f"{variable.name}_{number}", dtype) for number in range(2))
+
+    def bound(realize: Any) -> Any:
+        values = [
+            outer * length + inner if value.same_as(variable) else value
+            for value in realize.iter_values
+        ]
+        return type(realize)(values, realize.predicate, realize.block)
+
+    def split(node: Any) -> Any:
+        if not node.loop_var.same_as(variable):
+            return None
+        within = tir.For(inner, zero, length, node.kind, node.body)
+        return tir.For(outer, zero, count, node.kind, within)
+
+    return with_replaced(body, {"SBlockRealize": bound, "For": split})
+
+
+def with_choice(condition: Any, func: Any, other: Any) -> Any:
+    """Return the function that does what `func` does where `condition` is true, else `other`.
+
+    Both have the same parameters, a root block and no other attributes than `other`.
+    """
+    root, second = func.body.block, other.body.block
+    either = tir.IfThenElse(condition, root.body, second.body)
+    buffers = [*root.alloc_buffers, *second.alloc_buffers]
+    block = type(root)([], [], [], root.name_hint, either, alloc_buffers=buffers)
+    return other.with_body(type(func.body)([], tir.const(True, "bool"), block))
+
+
 def takes_llvm(func: Any) -> bool:
     """Return whether a function has a root block, where :func:`importing_llvm` puts LLVM text that
     this TVM reads.

@@ -8,7 +8,7 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from ..compat import as_size, buffer_of_region, simplify, tir, uses_var, with_replaced
+from ..compat import as_size, buffer_of_region, same_size, simplify, tir, uses_var, with_replaced
 
 SPATIAL, REDUCTION = tir.IterVar.DataPar, tir.IterVar.CommReduce
 
@@ -132,4 +132,6 @@ def _are_indices(axes: Any, read: Any) -> bool:
         return False
     values = simplify(prod(axis.dom.extent for axis in axes))
     elements = simplify(prod(buffer_of_region(read).shape))
+    if same_size(values, elements):
+        return True
     return isinstance(values, int) and isinstance(elements, int) and values < 2 * elements

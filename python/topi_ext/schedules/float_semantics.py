@@ -9,7 +9,7 @@ expressions.
 
 :func:`ieee_floats` replaces maxima, minima and differences by calls of functions in LLVM's
 language, which LLVM inlines, and the conditions by selections.  A maximum with a constant stays one
-instruction; a maximum of two variables takes two more.
+instruction; a maximum of two variables takes three more.
 """
 
 from __future__ import annotations
@@ -185,7 +185,8 @@ def _definition(kind: str, dtype: str) -> str:
 
     A selection of the smaller or larger operand in this order is one instruction of x86, which
     gives the last operand where either is NaN.  Only a NaN in ``b`` needs a second selection,
-    which LLVM removes where ``b`` is a constant.
+    which LLVM removes where ``b`` is a constant.  It selects ``b + b``: of two selections of ``b``
+    LLVM makes one masked store where ``a`` is in memory, five times as long on Zen 3.
     """
     name, llvm = _name(kind, dtype), _LLVM_TYPES[dtype]
     head = f"define {llvm} @{name}({llvm} %a, {llvm} %b) {{"
@@ -200,7 +201,8 @@ def _definition(kind: str, dtype: str) -> str:
         lines = [
             f"  %limited = fcmp {_TESTS[kind]} {llvm} %b, %a",
             f"  %number = select i1 %limited, {llvm} %b, {llvm} %a",
+            f"  %twice = fadd {llvm} %b, %b",
             f"  %nan = fcmp uno {llvm} %b, %b",
-            f"  %result = select i1 %nan, {llvm} %b, {llvm} %number",
+            f"  %result = select i1 %nan, {llvm} %twice, {llvm} %number",
         ]
     return "\n".join([head, *lines, f"  ret {llvm} %result", "}", ""])

@@ -15,16 +15,30 @@ A reduction whose operands are read along its last reduced axis becomes two::
 
 Many rows are reduced in chunks, which threads share.  A sum then rounds as often as its longest
 stage, instead of once for each element.
+
+The number of chunks of a symbolic axis follows from its size: no chunk is padded to a constant
+length.  Calls with few elements skip the stages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from math import isqrt, prod
 from typing import Any
 
-from ..compat import buffer_of_region, s_tir, tir, with_updates
+from ..compat import (
+    as_size,
+    buffer_of_region,
+    s_tir,
+    simplify,
+    tir,
+    with_choice,
+    with_split_loop,
+    with_updates,
+)
 from .blocks import (
+    REDUCTION,
     SPATIAL,
     has_columns,
     is_spatial,
@@ -38,11 +52,17 @@ from .float_semantics import infinite
 _SHORT = 32
 """Reductions of fewer elements stay as they are."""
 
+_SHORT_ROW = 64
+"""Reductions of symbolic length stay as they are in calls where they have fewer elements."""
+
 _LANES = 16
 """Lanes of a row that is the only reduced axis; shorter rows are fused with the axis before."""
 
 _WIDE_LANES = 64
 """Lanes of a long row: several vectors, whose additions do not wait for each other."""
+
+_SYMBOLIC_LANES = 32
+"""Lanes of a row of symbolic length: short rows fill them, and long rows have several vectors."""
 
 _LONG_ROW = 1024
 """Rows of more elements are cut into steps of lanes: the lanes stay in the first cache."""
@@ -51,7 +71,7 @@ _LONG_STAGE = 512
 """Stages of more steps are cut into chunks."""
 
 _CHUNK_STEPS = 256
-"""Steps of a chunk where their number is symbolic."""
+"""Most steps of a chunk where their number is symbolic."""
 
 _POINTS = 1 << 15
 _TASKS = 16
@@ -60,35 +80,56 @@ _TASKS = 16
 _STAGE = "topi_ext_stage"
 """Annotation of a block that is a stage of a reduction, and reads its operand once as that does."""
 
+_CHUNK = "topi_ext_chunk"
+"""Annotation of a stage that reduces a chunk of steps, and is not cut again."""
+
 _GUARD = "topi_ext_guard"
 """Annotation of the block that :func:`_guarded` rewrites."""
 
 
-def staged(func: Any) -> Any:
-    """Rewrite the reductions of `func` into stages that read rows.
+def in_stages(func: Any, schedule: Callable[[Any], Any]) -> Any:
+    """Schedule `func` with its reductions rewritten into stages that read rows.
 
-    Element-wise blocks that only a reduction reads are computed where it reads them.
+    Element-wise blocks that only a reduction reads are computed where it reads them.  Reductions of
+    symbolic length are rewritten and also kept as they are, for the calls where they are short.
 
     Parameters
     ----------
     func : PrimFunc
         As an operator was legalized, without a schedule; with or without symbolic sizes.
+    schedule : callable
+        Such as :func:`topi_ext.schedules.loops.parallelized`: ``schedule(func)`` returns a
+        function, scheduled.
 
     Returns
     -------
     PrimFunc
-        With blocks that :func:`topi_ext.schedules.loops.parallelized` schedules; `func` itself
-        where no reduction has stages.
     """
     attrs = func.attrs or {}
     if "tirx.is_scheduled" in attrs or "tirx.noalias" not in attrs:
-        return func
+        return schedule(func)
     try:
-        for rewrite in (_inline, _split_rows, _split_steps, _unmark):
-            func = _everywhere(func, rewrite)
+        whole = staged = _everywhere(func, _inline)
+        for rewrite in (_split_rows, _split_steps, _unmark):
+            staged = _everywhere(staged, rewrite)
+        condition = None if staged is whole else _is_short(whole)
     except s_tir.ScheduleError:  # no root block
-        return func
-    return func
+        return schedule(func)
+    long = schedule(staged)
+    return long if condition is None else with_choice(condition, schedule(whole), long)
+
+
+def _is_short(func: Any) -> Any:
+    """Return the condition that all reductions of `func` are short, or None where it is known."""
+    schedule = s_tir.Schedule(func, debug_mask="none")
+    counts = []
+    for block in _blocks(schedule):
+        axes = [axis for axis in schedule.get(block).iter_vars if axis.iter_type == REDUCTION]
+        counts.append(simplify(prod(axis.dom.extent for axis in axes)))
+    if any(isinstance(count, int) and count >= _SHORT for count in counts):
+        return None
+    conditions = [count < _SHORT_ROW for count in counts if not isinstance(count, int)]
+    return reduce(tir.And, conditions) if conditions else None
 
 
 def _everywhere(func: Any, rewrite: Callable[[Any, Any], Any]) -> Any:
@@ -109,7 +150,7 @@ def _first_rewritten(func: Any, rewrite: Callable[[Any, Any], Any], refused: set
     A block at which TVM refuses the rewrite is added to `refused`, and `func` is returned.
     """
     schedule = s_tir.Schedule(func, debug_mask="none")
-    for block in schedule.get_child_blocks(schedule.get_sblock("root")):
+    for block in _blocks(schedule):
         name = schedule.get(block).name_hint
         if name in refused or loop_kinds(schedule, block) is None:
             continue
@@ -178,26 +219,57 @@ def _split_steps(schedule: Any, block: Any) -> Any:
         return None
     spatial = (loop_kinds(schedule, block) or []).count(SPATIAL)
     steps = _steps(schedule, block)
-    count = prod(known_extent(schedule, loop) or 0 for loop in steps)
-    length = _CHUNK_STEPS
     if not steps:
         return None
-    if count:
-        results = schedule.get_loops(block)[:spatial]
-        *outer, row = (known_extent(schedule, loop) or _TASKS for loop in results)
-        chunks = _chunk_count(count, prod(outer), row)
-        if chunks == 1:
-            return None
-        length = -(-count // chunks)
-    elif _is_total(schedule, block):
+    count = prod(known_extent(schedule, loop) or 0 for loop in steps)
+    if not count:
+        step = next(loop for loop in steps if known_extent(schedule, loop) is None)
+        return _split_symbolic_steps(schedule, block, step, spatial - 1)
+    results = schedule.get_loops(block)[:spatial]
+    *outer, row = (known_extent(schedule, loop) or _TASKS for loop in results)
+    chunks = _chunk_count(count, prod(outer), row)
+    if chunks == 1:
         return None
+    length = -(-count // chunks)
     step = schedule.fuse(*steps) if len(steps) > 1 else steps[0]
     size = schedule.get(step).extent
     chunk, _ = schedule.split(step, [None, length], disable_predication=True)
     part = _factor(schedule, block, chunk, spatial - 1)
-    if count and count % length == 0:
+    if count % length == 0:
         return schedule.mod["main"]
     return _guarded(schedule, part, (spatial - 1, -1), size)
+
+
+def _split_symbolic_steps(schedule: Any, block: Any, step: Any, axis: int) -> Any:
+    """Have a reduction reduce equal chunks of a loop of symbolic length, then the chunks.
+
+    There is one chunk at least, so that no length is divided by zero, and no chunk has more than
+    ``_CHUNK_STEPS`` steps: a loop of fewer steps is one chunk, and not padded.
+    """
+    if _is_total(schedule, block) or _CHUNK in schedule.get(block).annotations:
+        return None
+    loop = schedule.get(step)
+    number = _position(schedule, _blocks(schedule), block)
+    depth = _position(schedule, schedule.get_loops(block), step)
+    chunks = loop.extent // _CHUNK_STEPS + 1
+    length = (loop.extent + chunks - 1) // chunks
+    func = schedule.mod["main"]
+    func = func.with_body(with_split_loop(func.body, loop, chunks, length))
+    schedule = s_tir.Schedule(func, debug_mask="none")
+    block = _blocks(schedule)[number]
+    part = _factor(schedule, block, schedule.get_loops(block)[depth], axis)
+    schedule.annotate(part, _CHUNK, 1)
+    return _guarded(schedule, part, (axis, depth + 1), loop.extent)
+
+
+def _position(schedule: Any, handles: list[Any], handle: Any) -> int:
+    """Return the position of a block or a loop among others."""
+    return [schedule.get(one).same_as(schedule.get(handle)) for one in handles].index(True)
+
+
+def _blocks(schedule: Any) -> list[Any]:
+    found: list[Any] = schedule.get_child_blocks(schedule.get_sblock("root"))
+    return found
 
 
 def _chunk_count(steps: int, results: int, row: int) -> int:
@@ -248,11 +320,11 @@ def _is_reduction(schedule: Any, block: Any) -> bool:
 
 
 def _unmark(schedule: Any, block: Any) -> Any:
-    """Remove the annotation of a stage."""
-    if _STAGE not in schedule.get(block).annotations:
-        return None
-    schedule.unannotate(block, _STAGE)
-    return schedule.mod["main"]
+    """Remove the annotations of a stage."""
+    marks = [mark for mark in (_STAGE, _CHUNK) if mark in schedule.get(block).annotations]
+    for mark in marks:
+        schedule.unannotate(block, mark)
+    return schedule.mod["main"] if marks else None
 
 
 def _factor(schedule: Any, block: Any, loop: Any, axis: int) -> Any:
@@ -278,9 +350,9 @@ def _factor(schedule: Any, block: Any, loop: Any, axis: int) -> Any:
 
 def _lane_count(length: int | None) -> int:
     """Return how many lanes a row has: a divisor of its length where there is a fitting one."""
-    count = _LANES if length is not None and length < _LONG_ROW else _WIDE_LANES
     if length is None:
-        return count
+        return _SYMBOLIC_LANES
+    count = _LANES if length < _LONG_ROW else _WIDE_LANES
     divisors = [n for n in range(count // 2, 2 * count + 1) if length % n == 0]
     return min(divisors, key=lambda n: (n % 8 != 0, abs(n - count)), default=count)
 
@@ -293,9 +365,14 @@ def _guarded(schedule: Any, block: Any, axes: tuple[int, int], size: Any) -> Any
 
     def within(block: Any, value: Any) -> Any:
         outer, inner = (block.iter_vars[axis] for axis in axes)
-        is_inside = outer.var * inner.dom.extent + inner.var < size
+        length = as_size(inner.dom.extent)
+        is_inside = outer.var * length + inner.var < size
         initial, infinity = block.init.value, infinite(block.init.value)
-        return tir.if_then_else(is_inside, value, initial if infinity is None else infinity)
+        guarded = tir.if_then_else(is_inside, value, initial if infinity is None else infinity)
+        if not isinstance(length, int):
+            return guarded
+        # LLVM makes a loop without the guard of whole steps.
+        return tir.if_then_else(outer.var < size // length, value, guarded)
 
     schedule.annotate(block, _GUARD, 1)
     func = schedule.mod["main"]
