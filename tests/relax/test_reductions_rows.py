@@ -225,6 +225,17 @@ def test_any_symbolic_size(name: str, case: str) -> None:
         torch.testing.assert_close(got, want, rtol=0, atol=limit)
 
 
+@pytest.mark.smoke
+def test_several_reductions_of_symbolic_rows() -> None:
+    """A maximum and a sum in one function, which has loops in common for short and long rows."""
+    n = tir.Var("n", "int64")
+    function, _ = compiled(module([((3, n), "float32")], lambda v: op.nn.log_softmax(v, -1)))
+    for size in (1, 7, 63, 64, 1000):
+        x = torch.rand(3, size)
+        got = torch.from_numpy(function(tvm.runtime.tensor(x.numpy())).numpy()).double()
+        torch.testing.assert_close(got, x.double().log_softmax(-1), rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("case", SYMBOLIC)
 def test_symbolic_sizes_of_zero(case: str) -> None:
     """Sums of nothing, and no results, without a division by the length of no chunk."""

@@ -164,11 +164,28 @@ def with_choice(condition: Any, func: Any, other: Any) -> Any:
 
     Both have the same parameters, a root block and no other attributes than `other`.
     """
-    root, second = func.body.block, other.body.block
+    root, second = _with_own_definitions(func, other).block, other.body.block
     either = tir.IfThenElse(condition, root.body, second.body)
     buffers = [*root.alloc_buffers, *second.alloc_buffers]
     block = type(root)([], [], [], root.name_hint, either, alloc_buffers=buffers)
     return other.with_body(type(func.body)([], tir.const(True, "bool"), block))
+
+
+def _with_own_definitions(func: Any, other: Any) -> Any:
+    """Return the body of a function for the parameters of another one, with variables and buffers
+    of its own: loops that both have in common may be defined once only.
+    """
+    own = s_tir.renew_defs(func)
+    pairs = list(zip(own.params, other.params))
+    if hasattr(own, "buffer_map"):  # before TVM 0.27
+        return own.specialize({new: other.buffer_map[old] for new, old in pairs}).body
+    sizes = [pair for new, old in pairs for pair in zip(new.shape, old.shape)]
+    replaced = [(new, old) for new, old in (*pairs, *sizes) if not is_number(new)]
+
+    def earlier(variable: Any) -> Any:
+        return next((old for new, old in replaced if variable.same_as(new)), None)
+
+    return with_replaced(own.body, {"Var": earlier})
 
 
 def takes_llvm(func: Any) -> bool:

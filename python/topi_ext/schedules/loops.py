@@ -36,8 +36,9 @@ _PARALLEL_POINTS = 1 << 15
 _TASKS = 64
 """Enough for a few per thread."""
 
-_UNROLLED = 16
-"""LLVM unrolls loops of so many additions."""
+_UNROLLED, _UNROLLED_WINDOW = 16, 25
+"""LLVM unrolls reductions of so many elements inside of a row, and keeps their results in
+registers; it reads windows that overlap from there too."""
 
 _ROW_TASKS = 8
 """Into how many tasks a row is cut where there are no other axes."""
@@ -162,12 +163,11 @@ def _work(schedule: Any, block: Any) -> int:
     return max([own, *(_work(schedule, stage) for stage in stages)])
 
 
-def _is_unrolled(schedule: Any, loops: list[Any]) -> bool:
-    """Return whether LLVM unrolls a reduction inside of a row of symbolic length, whose results
-    then stay in registers.
-    """
+def _is_unrolled(schedule: Any, block: Any, loops: list[Any]) -> bool:
+    """Return whether LLVM unrolls a reduction inside of a row."""
+    limit = _UNROLLED if reads_once(schedule, block) else _UNROLLED_WINDOW
     extents = [known_extent(schedule, loop) for loop in loops]
-    return None not in extents and prod(extent or 0 for extent in extents) <= _UNROLLED
+    return None not in extents and prod(extent or 0 for extent in extents) <= limit
 
 
 def _schedule(schedule: Any, block: Any) -> Any:
@@ -182,13 +182,7 @@ def _schedule(schedule: Any, block: Any) -> Any:
     if length is not None:
         outer[-1:] = schedule.split(outer[-1], [None, length])
         spatial += 1
-    is_columns = has_columns(schedule, block)
-    if (
-        is_columns
-        and known_extent(schedule, loops[spatial - 1]) is None
-        and _is_unrolled(schedule, reductions)
-    ):
-        is_columns = False
+    is_columns = has_columns(schedule, block) and not _is_unrolled(schedule, block, reductions)
     known = [known_extent(schedule, loop) or _TASKS for loop in (*outer, *reductions)]
     are_many = prod(known[: spatial - is_columns]) >= _TASKS
     points = _work(schedule, block) if are_many else prod(known)
