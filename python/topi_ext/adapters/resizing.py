@@ -20,7 +20,7 @@ KEYS = -0.75
 """The parameter of Keys' spline in PyTorch."""
 
 FIRST = {"coordinate_transformation_mode": b"asymmetric", "nearest_mode": b"simple"}
-"""What the first Resize does, and Upsample before it."""
+"""Attributes of the first Resize, and of Upsample before it."""
 
 Taps = list[tuple[np.ndarray, np.ndarray]]
 """Terms of the elements of a result: pairs of indices and weights."""
