@@ -177,15 +177,18 @@ def _with_own_definitions(func: Any, other: Any) -> Any:
     """
     own = s_tir.renew_defs(func)
     pairs = list(zip(own.params, other.params))
-    if hasattr(own, "buffer_map"):  # before TVM 0.27
+    if hasattr(own, "buffer_map"):  # before TVM 0.26
         return own.specialize({new: other.buffer_map[old] for new, old in pairs}).body
     sizes = [pair for new, old in pairs for pair in zip(new.shape, old.shape)]
-    replaced = [(new, old) for new, old in (*pairs, *sizes) if not is_number(new)]
+    body = own.body
+    # First the parameters: where their sizes are replaced, TVM 0.26 makes other parameters.
+    for group in (pairs, [pair for pair in sizes if not is_number(pair[0])]):
+        body = with_replaced(body, {"Var": partial(_replaced_variable, group)})
+    return body
 
-    def earlier(variable: Any) -> Any:
-        return next((old for new, old in replaced if variable.same_as(new)), None)
 
-    return with_replaced(own.body, {"Var": earlier})
+def _replaced_variable(pairs: list[tuple[Any, Any]], variable: Any) -> Any:
+    return next((old for new, old in pairs if variable.same_as(new)), None)
 
 
 def takes_llvm(func: Any) -> bool:
