@@ -158,8 +158,9 @@ format: env  ## let ruff fix and format
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-fuzz: env  ## the property tests, many more examples
+fuzz: env  ## the property tests, many more examples; PyTorch's database of operators, out/operator_database.jsonl, resumed
 	EXPECT_TVM=0.27 HYPOTHESIS_PROFILE=fuzz $(PY) $(PYTEST) -m "not slow"
+	$(PY) tools/operator_database.py
 
 bench: $(if $(filter relay,$(BENCH_IR)),env-relay,env)  ## time the three operators against torch and stock TVM (BENCH_IR=relay: Relay), write out/
 	mkdir -p out

@@ -111,7 +111,7 @@ def samples_of(case: Case) -> list[Sample]:
     torch.manual_seed(0)
     trains = case.form == "trained"
     found = [Sample(entry, s) for s in entry.sample_inputs("cpu", dtype, requires_grad=trains)]
-    found = [s for s in found if not any(t.is_sparse or t.is_complex() for t in s.tensors)]
+    found = [s for s in found if all(map(_is_plain, s.tensors))]
     first = [s.tensors[0] if s.tensors else torch.zeros(1) for s in found]
     special = [
         next((s for s, tensor in zip(found, first) if holds(tensor)), None)
@@ -120,6 +120,10 @@ def samples_of(case: Case) -> list[Sample]:
     others = [s for s, tensor in zip(found, first) if tensor.dim() and tensor.numel()]
     drawn = random.Random(case.key).sample(others, min(len(others), SAMPLES - 2))
     return [sample for sample in (*drawn, *special) if sample is not None]
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_complex()
 
 
 def _in_form(tensor: torch.Tensor, form: str) -> torch.Tensor:
@@ -144,11 +148,11 @@ def run(case: Case) -> dict[str, Any]:
         except Exception as error:
             why = f"PyTorch raises {type(error).__name__}"
             continue
+        if not all(map(_is_plain, twice[0])):
+            why = "results are complex or sparse"
+            continue
         if any(not _close(*pair, 1e-3) for pair in zip(*twice)):
             why = "random, or not initialized"
-            continue
-        if any(result.is_complex() or result.is_sparse for result in twice[0]):
-            why = "results are complex or sparse"
             continue
         taken.append(sample)
         wanted.append(twice[0])

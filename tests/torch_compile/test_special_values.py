@@ -96,6 +96,12 @@ def test_tensors_without_axes(dtype: torch.dtype) -> None:
     check(lambda x: [f(x) for f in WITHOUT_AXES], torch.tensor(5.0, dtype=dtype))
 
 
+@pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 3)])
+def test_tensors_without_elements(shape: tuple[int, ...]) -> None:
+    """A scan of none ended the process."""
+    check(lambda x: [x.cumsum(0), x.cumprod(-1), x.sum(0), x.flip(0), x.exp()], torch.ones(shape))
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.filterwarnings("ignore:.*degrees of freedom.*")
 def test_quotients_of_zero(dtype: torch.dtype) -> None:

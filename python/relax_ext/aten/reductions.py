@@ -217,8 +217,8 @@ def _softmax(op: Callable[..., Any], call: Call) -> Any:
 
 def _cumulative(op: Callable[..., Any], call: Call) -> Any:
     dtype, x = call.dtype(), call["self"]
-    if not shape_of(x):
-        return call.cast(x, dtype)
+    if not shape_of(x) or 0 in shape_of(x):  # TVM's scan of no elements ends the process
+        return call.reshape(call.cast(x, dtype), call.shape())
     x = call.cast(x, wide(dtype))
     total = call.emit(op(x, call["dim"] % len(shape_of(x)), dtype_of(x)))
     return call.cast(total, dtype)
