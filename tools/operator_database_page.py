@@ -22,9 +22,9 @@ MEASURED = DOCS / "measured" / "operator_database.json"
 
 HEAD = """# PyTorch's operators by torch.compile
 
-What [`torch.compile(model, backend="tvm_conv")`](../how-to/torch-compile.md) does with the operators of
-PyTorch's test database, each with a matrix product beside it. Operators that are not compiled run in
-PyTorch, between compiled parts.
+What [`torch.compile(model, backend="tvm_conv")`](../how-to/torch-compile.md) does with operators of
+PyTorch's test database, each with a matrix product beside it. Operators that are not compiled run
+in PyTorch, between compiled parts.
 
     make fuzz
     python tools/operator_database_page.py out/operator_database.jsonl

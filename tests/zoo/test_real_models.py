@@ -28,7 +28,7 @@ QUICK = {
     "Mask R-CNN, mask head, bfloat16": "bfloat16, which TVM alone refuses",
     "UNet": "rank 3, which TVM alone refuses",
     "KUpsample2D": "index_put, which TVM alone refuses",
-    "UnivNetModel": "refused by an operator that is no convolution",
+    "UnivNetModel": "operators that TVM alone refuses, and a result that depends on last digits",
 }
 """A row for each kind of model."""
 
