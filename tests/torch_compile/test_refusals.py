@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from importlib import import_module
 from typing import Any
@@ -86,18 +85,22 @@ def test_an_operator_that_fails_costs_one_operator(
 
 
 @pytest.mark.parametrize("kind", ["in a pass", "in a converter"])
-def test_an_interrupt_is_not_lost(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_is_not_lost(
+    kind: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     """TVM makes a RuntimeError without a text of it; the next call compiles the graph."""
     x, w = operands()
     run = compiled(chain, {})
 
     def interrupted(*_: Any, **__: Any) -> Any:
-        os.kill(os.getpid(), signal.SIGINT)
         try:
-            signal.pause()
+            signal.raise_signal(signal.SIGINT)
         except KeyboardInterrupt as error:
             raise RuntimeError("") from error
 
+    # Processes in the background of a shell ignore the signal.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     with monkeypatch.context() as patch, torch.no_grad():
         if kind == "in a pass":
             patch.setattr(PIPELINE, "parallelized", interrupted)
