@@ -35,8 +35,9 @@ def answer_interrupts(package: str, last: Callable[[], None] = lambda: None) -> 
     last : callable
         Is called before the process ends.
     """
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        return  # ignored, as behind nohup, or answered already
+    answered = [number for number, (_, usual) in _SAID.items() if signal.getsignal(number) is usual]
+    if not answered:
+        return  # ignored, as SIGINT behind nohup, or answered already
     # The progress bar has hidden the cursor.
     start = ("\r\x1b[2K\x1b[?25h" if os.isatty(2) else "") + package
     heard, told = os.pipe()
@@ -46,18 +47,21 @@ def answer_interrupts(package: str, last: Callable[[], None] = lambda: None) -> 
         while (number := os.read(heard, 1)[0]) not in _SAID:
             pass
         with suppress(OSError):  # nobody reads it
-            os.write(2, f"{start}: {_SAID[number]}\n".encode())
+            os.write(2, f"{start}: {_SAID[number][0]}\n".encode())
         last()
         os._exit(128 + number)
 
     threading.Thread(target=stop, daemon=True).start()
     signal.set_wakeup_fd(told, warn_on_full_buffer=False)
-    signal.signal(signal.SIGINT, lambda *_: None)
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, lambda *_: None)
+    for number in answered:
+        signal.signal(number, lambda *_: None)
 
 
-_SAID: dict[int, str] = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+_SAID: dict[int, tuple[str, Any]] = {
+    signal.SIGINT: ("interrupted", signal.default_int_handler),
+    signal.SIGTERM: ("terminated", signal.SIG_DFL),
+}
+"""What is written for each signal, and its handler in a process that has set none."""
 
 
 def ignore_interrupts() -> None:

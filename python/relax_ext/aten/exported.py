@@ -13,6 +13,7 @@ from typing import Any
 from torch import fx
 
 from topi_ext.compat import relax, size_variables, type_of
+from topi_ext.interrupts import keep_interrupts
 from topi_ext.notices import one_line
 from topi_ext.spec.geometry import fail
 
@@ -55,11 +56,12 @@ def _converted(
     if node.graph not in symbols:
         symbols[node.graph] = _symbols(importer, node.graph)
     try:
-        why = why_not(node)
-        if why is not None:
-            raise Unsupported(node, why)
-        call = Call(importer, node, symbols[node.graph])
-        return as_stated(call, convert(call))
+        with keep_interrupts():
+            why = why_not(node)
+            if why is not None:
+                raise Unsupported(node, why)
+            call = Call(importer, node, symbols[node.graph])
+            return as_stated(call, convert(call))
     except Exception as error:  # any error of a converter
         if stock is not None:
             return stock(node)
