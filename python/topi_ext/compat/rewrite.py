@@ -178,8 +178,10 @@ def _with_own_definitions(func: Any, other: Any) -> Any:
     own = s_tir.renew_defs(func)
     pairs = list(zip(own.params, other.params))
     if hasattr(own, "buffer_map"):  # before TVM 0.26
-        return own.specialize({new: other.buffer_map[old] for new, old in pairs}).body
-    sizes = [pair for new, old in pairs for pair in zip(new.shape, old.shape)]
+        buffers = dict(other.buffer_map.items())
+        return own.specialize({new: buffers.get(old, old) for new, old in pairs}).body
+    shapes = ((getattr(each, "shape", ()) for each in pair) for pair in pairs)  # or a size
+    sizes = [pair for both in shapes for pair in zip(*both)]
     body = own.body
     # First the parameters: where their sizes are replaced, TVM 0.26 makes other parameters.
     for group in (pairs, [pair for pair in sizes if not is_number(pair[0])]):
