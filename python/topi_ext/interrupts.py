@@ -61,7 +61,7 @@ _SAID: dict[int, tuple[str, Any]] = {
     signal.SIGINT: ("interrupted", signal.default_int_handler),
     signal.SIGTERM: ("terminated", signal.SIG_DFL),
 }
-"""What is written for each signal, and its handler in a process that has set none."""
+"""Text for each signal, and its handler in a process that has set none."""
 
 
 def ignore_interrupts() -> None:

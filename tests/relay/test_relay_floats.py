@@ -30,7 +30,7 @@ def run(function: Callable[..., Any], *arrays: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_comparisons(dtype: str) -> None:
-    """Of two tensors, with a number, of a tensor and itself, and their complements."""
+    """Compare two tensors, a tensor and a number, a tensor and itself; and the complements."""
     x, y = (np.array(values, dtype) for values in (X, Y))
     one = np.array(1, dtype)
 
