@@ -130,7 +130,9 @@ SPELLINGS: dict[str, tuple[Callable[..., Tensor], Callable[[], list[Tensor]]]] =
 
 
 @pytest.mark.parametrize("name", SPELLINGS)
-def test_spellings(name: str) -> None:
+def test_spellings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each spelling is recognised; whether the kernel is used depends on the processor as well."""
+    monkeypatch.setattr(attention.backend, "is_faster", lambda *_: True)
     function, more = SPELLINGS[name]
     names = check(Function(function), *operands(), *more())
     assert "attention" in names

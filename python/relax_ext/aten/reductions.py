@@ -154,7 +154,8 @@ def _extreme(op: Callable[..., Any], call: Call) -> Any:
     _not_empty(call, x)
     if dtype_of(x) == "bool":
         return _truths(op, call)
-    return call.reshape(call.emit(op(x, axes_of(call, x))), call.shape())
+    extreme = call.emit(op(x, axes_of(call, x), keepdims=_keeps(call)))
+    return call.reshape(extreme, call.shape())
 
 
 def _extreme_and_place(op: Callable[..., Any], call: Call) -> Any:
@@ -201,7 +202,8 @@ def _truths(op: Callable[..., Any], call: Call) -> Any:
     x = operand(call)
     _not_empty(call, x)
     truths = call.cast(as_truth(call, x, dtype_of(x)), "int8")
-    result = call.reshape(call.emit(op(truths, axes_of(call, x))), call.shape())
+    found = call.emit(op(truths, axes_of(call, x), keepdims=_keeps(call)))
+    result = call.reshape(found, call.shape())
     if call.dtype() == "bool":
         return call.emit(R.op.not_equal(result, R.const(0, "int8")))
     return call.cast(result, call.dtype())
