@@ -52,7 +52,7 @@ bench_layers = .venv-rivals/bin/python benchmarks/bench.py --cases benchmarks/ca
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo docs env env-aarch64 env-all env-models env-relay env-relay-tf env-rivals models test test-models test-fast test-full test-relay test-relay-tf test-tvm025 test-tvm026 lint types format fuzz bench bench-torch-compile bench-training trained-models compiled-models bench-int8 bench-layers bench-models bench-relay bench-busy bench-attention measured dist try-python growth clean
+.PHONY: help demo docs env env-aarch64 env-all env-models env-relay env-relay-tf env-rivals models test test-models test-fast test-full test-relay test-relay-tf test-tvm025 test-tvm026 lint types format fuzz bench bench-torch-compile bench-first-call bench-training trained-models compiled-models bench-int8 bench-layers bench-models bench-relay bench-busy bench-attention measured dist try-python growth clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## */  \1\t/' | expand -t 16
@@ -93,6 +93,9 @@ bench-relay: env env-relay  ## time decoders by Relay, stock Relay and Relax, wr
 
 bench-torch-compile: env  ## time torch.compile's backend tvm_conv against PyTorch eager and inductor, write out/bench_torch_compile.json and .png
 	$(call benchmark,$(PY),bench_torch_compile,bench_torch_compile)
+
+bench-first-call: env-rivals  ## time first calls with known and symbolic sizes against inductor, ONNX Runtime and OpenVINO, write out/bench_first_call.json and .png
+	$(call benchmark,.venv-rivals/bin/python,bench_first_call,bench_first_call)
 
 bench-attention: env  ## time attention by torch.compile against PyTorch eager and inductor, write out/bench_attention.json and .png
 	$(call benchmark,$(PY),bench_torch_compile,bench_attention) --models attention
@@ -179,7 +182,7 @@ bench-layers: env-rivals  ## time single layers against PyTorch, stock TVM, ONNX
 	done
 
 measured: env-rivals env-models env-relay  ## renew the files in docs/measured on this machine, and the tables of the documents: some two hours
-	$(MAKE) OUT=docs/measured bench-layers bench-models bench-training bench-torch-compile bench-attention bench-relay bench-busy bench-int8
+	$(MAKE) OUT=docs/measured bench-layers bench-models bench-training bench-torch-compile bench-first-call bench-attention bench-relay bench-busy bench-int8
 	$(PY) tools/figures.py
 
 dist: env  ## the sdist and the wheel, checked, and tried in fresh environments without the checkout

@@ -9,8 +9,7 @@
 Each model infers (``eval()``, no gradients) and trains (forward, backward, SGD with momentum).
 Each engine runs in a process of its own, with the defaults that it has there, in turns with the
 others, a block of calls each.  Medians are compared.  ``ours`` has no options; ``frozen`` is ours
-with ``freeze``, and inductor has ``freezing`` where it infers.  The first call is timed with empty
-caches, and again in a second process with the caches of the first.
+with ``freeze``, and inductor has ``freezing`` where it infers.
 """
 
 from __future__ import annotations
@@ -32,8 +31,6 @@ ENGINES = {
     "training": ("ours", "eager", "inductor"),
 }
 BASELINES = {"eager": "PyTorch eager", "inductor": "torch.compile, inductor"}
-COMPILES = ("ours", "inductor")
-"""Engines whose first call is timed with empty caches."""
 
 
 def main() -> int:
@@ -65,24 +62,18 @@ def parser() -> argparse.ArgumentParser:
 
 
 def measured(command: list[str], mode: str) -> Row:
-    """Return milliseconds of a call of each engine, and seconds of the first, cold and warm."""
-    row: Row = {"failed": {}, "cold_s": {}, "warm_s": {}}
+    """Return milliseconds of a call of each engine."""
+    row: Row = {"failed": {}}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        caches = empty_caches(folder)
         workers = {}
         for engine in ENGINES[mode]:
-            of_engine = [*command, "--worker", engine]
             try:
-                if engine in COMPILES:
-                    with Worker(of_engine, caches) as cold:
-                        row["cold_s"][engine] = cold.ready["first_s"]
-                workers[engine] = warm = stack.enter_context(Worker(of_engine, caches))
+                worker = Worker([*command, "--worker", engine], empty_caches(folder))
+                workers[engine] = stack.enter_context(worker)
             except WorkerError as error:  # inductor refuses some models
                 if engine not in BASELINES:
                     raise
                 row["failed"][engine] = str(error)
-                continue
-            row["warm_s"][engine] = warm.ready["first_s"]
         row["in_pytorch"] = workers["ours"].ready["in_pytorch"]
         row["ms"] = in_turns(workers)
     return row
@@ -92,12 +83,10 @@ def work(engine: str, mode: str, make: Callable[[], Any], threads: int) -> None:
     """Make calls in this process."""
     import torch
 
-    from benchmark.timing import timed
-
     torch.set_num_threads(threads)
     run = call_of(engine, mode, make)
-    first = round(timed(run)[1], 2)
-    serve(run, {"first_s": first, "in_pytorch": in_pytorch()})
+    run()
+    serve(run, {"in_pytorch": in_pytorch()})
 
 
 def call_of(engine: str, mode: str, make: Callable[[], Any]) -> Callable[[], Any]:

@@ -119,6 +119,46 @@ def compile_of(found: Found) -> str:
     return table(heads, lines)
 
 
+def first_of(found: Found) -> str:
+    """Return a table with a line for each mode and kind of sizes: geometric means over models.
+
+    Seconds of the first call by engine, with empty caches and in a second process; later calls of
+    ours beside those with known sizes, and of eager beside ours.
+    """
+    kinds: dict[tuple[str, str], dict[str, Any]] = {}
+    for name, row in found["rows"].items():
+        model, mode, sizes = name.rsplit(", ", 2)
+        kinds.setdefault((mode, sizes), {})[model] = row
+
+    def seconds(rows: Mapping[str, Any], engine: str) -> str:
+        each = [
+            [row[key][engine] / 1e3 for row in rows.values() if engine in row[key]]
+            for key in ("ms", "warm_ms")
+        ]
+        return ", ".join(digits(geometric_mean(one)) if one else MISSING for one in each)
+
+    engines = [e for e in LABELS if any(e in row["ms"] for row in found["rows"].values())]
+    lines = []
+    for (mode, sizes), rows in kinds.items():
+        known = kinds.get((mode, "static"), {})
+        slower = [
+            row["later_ms"]["ours"] / known[model]["later_ms"]["ours"]
+            for model, row in rows.items()
+            if model in known
+        ]
+        faster = [row["later_ms"]["eager"] / row["later_ms"]["ours"] for row in rows.values()]
+        ratios = [
+            digits(geometric_mean(slower)) if slower else MISSING,
+            digits(max(slower)) if slower else MISSING,
+            digits(geometric_mean(faster)),
+            ratio(min(faster)),
+        ]
+        lines.append([f"{mode}, {sizes}", *(seconds(rows, e) for e in engines), *ratios])
+    heads = ["", *(f"{LABELS[name]}, s" for name in engines)]
+    heads += ["later calls / known sizes", "maximum", "eager / ours", "minimum"]
+    return table(heads, lines)
+
+
 def busy_of(found: Found) -> str:
     """Return a table with a line for each model and load: latencies by engine, calls a second."""
     rows = found["rows"]
@@ -169,6 +209,7 @@ def static_of(found: Found) -> str:
 VIEWS: dict[str, Callable[[Mapping[str, Found]], str]] = {
     "rows": lambda files: rows_of(*files.values()),
     "compile": lambda files: compile_of(*files.values()),
+    "first": lambda files: first_of(*files.values()),
     "busy": lambda files: busy_of(*files.values()),
     "summary": summary_of,
     "kinds": lambda files: tables.kinds(files.values()),

@@ -21,12 +21,14 @@ from tvm import relax
 from tvm.ir.instrument import PassTimingInstrument
 
 import relax_ext
+from relax_ext import executable_cache
 from relax_ext.cli import main
 from topi_ext.code_cache import build as code_cache
 from topi_ext.code_cache import disk as disk_cache
 from topi_ext.code_cache.assembly import _with_own_names
 from topi_ext.code_cache.build import CachedBuild, keeping, why_nothing_is_kept
 from topi_ext.compat import builds, tensor_type, tir
+from topi_ext.tuning import database
 
 REASON = why_nothing_is_kept(relax_ext.host_target())
 pytestmark = pytest.mark.skipif(REASON is not None, reason=REASON or "")
@@ -359,3 +361,93 @@ def test_an_ffi_that_cannot_write_functions(
     assert disk_cache.size() == (0, 0)
     assert main(["cache"]) == 0
     assert "nothing is kept or used: apache-tvm-ffi 0.1.15.post2" in capsys.readouterr().out
+
+
+def with_arguments(axis: int = 1) -> tvm.IRModule:
+    """A convolution whose weight is an argument, and a softmax."""
+    x = relax.Var("x", tensor_type(list(DATA.shape), "float32", 4))
+    w = relax.Var("w", tensor_type(list(WEIGHT.shape), "float32", 4))
+    bb = relax.BlockBuilder()
+    with bb.function("main", [x, w], attrs={"num_input": 1}):
+        with bb.dataflow():
+            y = bb.emit(relax.op.nn.conv2d(x, w, padding=(1, 1)))
+            y = bb.emit(relax.op.add(y, relax.const(np.float32(0.5))))
+            out = bb.emit_output(relax.op.nn.softmax(y, axis))
+        bb.emit_func_output(out)
+    return bb.get()
+
+
+def result_of(executable: Any, is_packed: bool = False) -> np.ndarray:
+    """Return the result of an executable of :func:`with_arguments`."""
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    data, weight = map(tvm.runtime.tensor, (DATA, WEIGHT))
+    weights = machine["main_transform_params"]([weight]) if is_packed else [weight]
+    return machine["main"](data, *weights).numpy()
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_the_second_time_an_executable_is_loaded(
+    is_packed: bool, built: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No pass runs over a module whose executable is kept; the results are bit for bit the same."""
+
+    def compiled_by(module: Any) -> Any:
+        return executable_cache.compiled(module, TARGET, packs_parameters=is_packed)
+
+    first = result_of(compiled_by(with_arguments()), is_packed)
+    before = len(built)
+    with monkeypatch.context() as patch:
+        patch.setattr(executable_cache, "pipeline", refused)
+        patch.setattr(executable_cache, "with_packed_parameters", refused)
+        assert np.array_equal(result_of(compiled_by(with_arguments()), is_packed), first)
+        assert len(built) == before
+        with pytest.raises(AssertionError, match="must not run"):
+            compiled_by(with_arguments(axis=2))
+
+
+def refused(*_: Any, **__: Any) -> NoReturn:
+    raise AssertionError("must not run")
+
+
+@pytest.mark.parametrize(
+    "other", ["verbose", "kernel", "plans", "stock", "instrument", "another source", "no function"]
+)
+def test_executables_that_are_compiled_again(
+    other: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Compile again where more than the module matters, or a function is missing."""
+    first = result_of(executable_cache.compiled(with_arguments(), TARGET))
+    scope: Any = nullcontext()
+    if other == "verbose":
+        monkeypatch.setenv("TVM_CONV_VERBOSE", "1")
+    elif other == "kernel":
+        monkeypatch.setenv("TVM_CONV_KERNEL", "-winograd")
+    elif other == "plans":
+        monkeypatch.setenv("TVM_CONV_PLANS", str(plans(tmp_path)))
+    elif other == "stock":
+        scope = relax_ext.stock()
+    elif other == "instrument":
+        scope = tvm.transform.PassContext(instruments=[PassTimingInstrument()])
+    elif other == "another source":
+        monkeypatch.setattr(executable_cache, "_source", lambda: "another")
+    else:
+        files = sorted((tmp_path / "kept").rglob("*.*"), key=lambda file: file.stat().st_size)
+        files[-1].unlink()
+    runs: list[int] = []
+    pipeline = executable_cache.pipeline
+    monkeypatch.setattr(
+        executable_cache, "pipeline", lambda *given: runs.append(1) or pipeline(*given)
+    )
+    with scope:
+        again = result_of(executable_cache.compiled(with_arguments(), TARGET))
+    assert runs == [1]
+    np.testing.assert_allclose(again, first, rtol=0, atol=1e-6)  # float32, 72 products
+
+
+def plans(folder: Path) -> Path:
+    """Return a file of measured plans without any."""
+    path = folder / "plans.json"
+    path.write_text(
+        json.dumps({"format": database.FORMAT, "version": database.VERSION, "plans": {}})
+    )
+    return path

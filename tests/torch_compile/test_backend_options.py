@@ -40,10 +40,12 @@ def image() -> torch.Tensor:
     [
         (
             {"thread": 2},
-            "option thread=2 must be one of target, threads, database, unknown, freeze, dtype",
+            "option thread=2 must be one of target, threads, database, unknown, freeze, dtype, "
+            "static_sizes",
         ),
         ({"threads": 0}, "option threads=0 must be a positive integer"),
         ({"threads": True}, "option threads=True must be a positive integer"),
+        ({"static_sizes": -1}, "option static_sizes=-1 must be an integer of at least 0"),
         ({"database": 3}, "option database=3 must be the path of a file"),
         ({"unknown": "warn"}, "option unknown='warn' must be 'eager' or 'raise'"),
         ({"freeze": 1}, "option freeze=1 must be True or False"),

@@ -72,7 +72,7 @@ def test_frozen_weights_are_packed_in_half_precision(monkeypatch: pytest.MonkeyP
     with torch.no_grad():
         assert error(run(x), model.double()(x.double())) < 8 * torch.finfo(torch.bfloat16).eps
     (runner,) = runners
-    packed = [torch.from_dlpack(tensor).dtype for tensor in runner._packed[1]]
+    packed = [torch.from_dlpack(tensor).dtype for tensor in runner._executables.of(())._packed[1]]
     assert packed.count(torch.bfloat16) >= 2
 
 

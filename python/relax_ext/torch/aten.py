@@ -11,7 +11,7 @@ stays in PyTorch.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -47,8 +47,9 @@ class AtenImporter(translator.ExportedProgramImporter):  # type: ignore[misc]
 
     Attributes
     ----------
-    symbols : dict of str to tirx.Var
-        The variable of each symbolic size of the last graph, in the order of its argument `sizes`.
+    symbols : dict of str to tirx.Var or int
+        The variable or the value of each symbolic size of the last graph, in the order of its
+        argument `sizes`.
     """
 
     def __init__(self) -> None:
@@ -80,6 +81,7 @@ class AtenImporter(translator.ExportedProgramImporter):  # type: ignore[misc]
         inputs: Sequence[fx.Node],
         statics: Sequence[fx.Node],
         outputs: Sequence[fx.Node],
+        known: Mapping[str, int] | None = None,
     ) -> Any:
         """Import nodes as one function.
 
@@ -93,6 +95,8 @@ class AtenImporter(translator.ExportedProgramImporter):  # type: ignore[misc]
             Inputs that stay equal over many calls, such as weights.
         outputs : sequence of torch.fx.Node
             The results, in order.
+        known : mapping of str to int, optional
+            The value of each symbol, for a function of known sizes.
 
         Returns
         -------
@@ -109,10 +113,13 @@ class AtenImporter(translator.ExportedProgramImporter):  # type: ignore[misc]
         places = self._places = [*inputs, *statics]
         self.env.clear()
         self.symbols = symbols_of(node.meta.get("val") for node in (*places, *nodes))
+        sizes = list(self.symbols.values())
+        if known is not None:
+            self.symbols, sizes = dict(known), list(known.values())
         builder = self.block_builder = R.BlockBuilder()
         params = [self._parameter(node) for node in places]
-        if self.symbols:
-            params.insert(0, R.Var("sizes", shape_type(list(self.symbols.values()))))
+        if sizes:
+            params.insert(0, R.Var("sizes", shape_type(sizes)))
         count = len(params) - len(statics)
         failure = None
         with builder.function("main", params, attrs={"num_input": count}):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,7 @@ from . import report
 from .checkpoints import separate_updates
 from .decompositions import decompositions, whole_upsamples
 from .draws import detach_draws
+from .executables import STATIC_SIZES, are_stated
 from .graph import GraphCompiler
 from .options import Options
 from .partition import has_effects, is_product, operators
@@ -66,6 +68,8 @@ def tvm_conv(
     if mode is not None:
         raise fail(BACKEND, f"mode={mode!r} must be left out: there are options={{...}} instead")
     chosen, unordered = Options.of(options), set[str]()
+    if chosen.static_sizes is None:
+        chosen = replace(chosen, static_sizes=0 if are_stated() else STATIC_SIZES)
     given = (*graph_module.parameters(), *example_inputs)
     needs = (isinstance(one, torch.Tensor) and one.requires_grad for one in given)
     trains = torch.is_grad_enabled() and any(needs)
@@ -145,7 +149,7 @@ def _compiled(
         record.parts.clear()
         record.unknown["the whole graph"] = one_line(error, 300)
         compiled = graph_module
-    record.seconds = time.perf_counter() - begin
+    record.first_s = time.perf_counter() - begin
     if record.unknown:
         _tell(record, options)
     return compiled

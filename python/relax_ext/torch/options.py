@@ -39,6 +39,10 @@ class Options:
     dtype : torch.dtype or None
         The dtype in which products and convolutions of float32 operands are computed, bfloat16 or
         float16, with its name or as a ``torch.dtype``; None means that of the operands.
+    static_sizes : int or None
+        Number of tuples of sizes for which a graph with symbolic sizes is compiled as if they were
+        known, before one function serves all others; 0 compiles that one at once.  None means 2
+        where PyTorch made sizes symbolic by itself, and 0 where ``dynamic=True`` or a mark did.
     """
 
     target: Any = None
@@ -47,6 +51,7 @@ class Options:
     unknown: str = "eager"
     freeze: bool = False
     dtype: torch.dtype | None = None
+    static_sizes: int | None = None
 
     @classmethod
     def of(cls, given: Mapping[str, Any] | None) -> Options:
@@ -80,10 +85,12 @@ class Options:
         return self.target or host_target(self.threads or torch.get_num_threads())
 
     def _check(self) -> None:
-        threads = self.threads
-        is_count = isinstance(threads, int) and not isinstance(threads, bool) and threads > 0
-        if threads is not None and not is_count:
-            raise fail(BACKEND, f"option threads={threads!r} must be a positive integer")
+        counts = (("threads", self.threads, 1), ("static_sizes", self.static_sizes, 0))
+        for name, count, least in counts:
+            is_count = isinstance(count, int) and not isinstance(count, bool) and count >= least
+            if count is not None and not is_count:
+                what = "a positive integer" if least else "an integer of at least 0"
+                raise fail(BACKEND, f"option {name}={count!r} must be {what}")
         if self.database is not None and not isinstance(self.database, (str, Path)):
             raise fail(BACKEND, f"option database={self.database!r} must be the path of a file")
         if self.unknown not in UNKNOWN:

@@ -11,20 +11,25 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import sympy
 import torch
-import tvm
 from torch import fx
 
+from topi_ext.interrupts import keep_interrupts, raise_interrupt
+from topi_ext.notices import one_line, warn_once
+
 from ..aten.strides import Order, inverse, order_of
-from ..pipeline import pipeline, with_packed_parameters
+from ..executable_cache import compiled
 from . import report
 from .aten import AtenImporter, Unsupported, expr_of
+from .executables import Executables, Sizes
 from .options import Options
 from .partition import Piece, is_size, operators
 from .run import Operand, Output, Result, Runner, SizeSource
+from .setup import BACKEND
 
 _SIZE_FUNCTIONS = {
     "FloorDiv": lambda a, b: a // b,
@@ -65,10 +70,24 @@ class Context:
 
 @dataclass
 class ImportedPart:
-    """An imported piece of a graph: a module of Relax, its runner, and its record."""
+    """An imported piece of a graph.
 
-    module: Any
+    Attributes
+    ----------
+    module_of : callable
+        Returns its module of Relax for sizes, or for all sizes if it is called with None.
+    hints : tuple of int or None
+        The sizes for which the graph was traced, None if one of them is not known.
+    runner : Runner
+    in_pytorch : callable
+        The piece itself.
+    record : report.Part
+    """
+
+    module_of: Callable[[Sizes | None], Any]
+    hints: Sizes | None
     runner: Runner
+    in_pytorch: Callable[..., Any]
     record: report.Part
 
 
@@ -93,7 +112,8 @@ def import_part(importer: AtenImporter, piece: Piece, context: Context, name: st
         copy.body()
         outputs = [copy.result(node) for node in results]
         count = len(operands) - len(static)
-        module = importer.graph(copy.nodes, arguments[:count], arguments[count:], outputs)
+        given = (copy.nodes, arguments[:count], arguments[count:], outputs)
+        module = importer.graph(*given)
     except Unsupported as error:
         for refusal in (error, *error.others):
             refusal.node = copy.original(refusal.node)
@@ -110,21 +130,46 @@ def import_part(importer: AtenImporter, piece: Piece, context: Context, name: st
         outputs=[_output(node, results, symbols) for node in piece.outputs],
         results=[_result(node, copy.order(node), symbols) for node in results],
     )
+
+    def module_of(known: Sizes | None) -> Any:
+        return module if known is None else importer.graph(*given, dict(zip(symbols, known)))
+
     record = report.Part(operators(piece.nodes), len(static), time.perf_counter() - begin)
-    return ImportedPart(module, runner, record)
+    in_pytorch = fx.GraphModule({}, piece.graph())
+    return ImportedPart(module_of, _hints(piece, sizes), runner, in_pytorch, record)
 
 
 def compile_part(part: ImportedPart, options: Options) -> Runner:
-    """Compile an imported part and return its runner."""
-    begin = time.perf_counter()
-    target = options.compile_target()
-    module = part.module
-    if part.runner.static:
-        module = with_packed_parameters(module, target, options.database)
-    passes = pipeline(target, options.database)
-    part.runner.load(tvm.compile(module, target, relax_pipeline=passes), options.threads)
-    part.record.compile_s = time.perf_counter() - begin
+    """Compile an imported part for the sizes for which it was traced, and return its runner."""
+    count = options.static_sizes or 0 if part.hints else 0
+    executables = Executables(partial(_compiled, part, options), count)
+    executables.of(part.hints or ())
+    part.runner.load(executables, part.in_pytorch, options.threads)
     return part.runner
+
+
+@keep_interrupts()
+def _compiled(part: ImportedPart, options: Options, sizes: Sizes | None) -> Any:
+    """Return the executable of a part for sizes, or None if these have to stay in PyTorch.
+
+    Raises
+    ------
+    Exception
+        If it is the first one of the part; with ``unknown="raise"``.
+    """
+    begin, target = time.perf_counter(), options.compile_target()
+    try:
+        module, packs = part.module_of(sizes), part.runner.static > 0
+        return compiled(module, target, options.database, packs_parameters=packs)
+    except Exception as error:
+        raise_interrupt()
+        if options.raises or not part.record.compiled:
+            raise
+        stated = "all other sizes" if sizes is None else f"sizes {', '.join(map(str, sizes))}"
+        warn_once(f"{BACKEND}: {stated} of a part stay in PyTorch ({one_line(error, 300)})")
+        return None
+    finally:
+        part.record.compiled[sizes] = time.perf_counter() - begin
 
 
 class _Copy:
@@ -181,6 +226,15 @@ class _Copy:
         call.meta = {"val": value}
         self.nodes.append(call)
         return call
+
+
+def _hints(piece: Piece, sources: Sequence[SizeSource]) -> Sizes | None:
+    """Return the sizes for which a graph was traced, or None if one of them is not known."""
+    values = ((piece.inputs[argument].meta["val"], axis) for argument, axis in sources)
+    sizes = [value if axis is None else value.shape[axis] for value, axis in values]
+    hints = [getattr(size.node, "hint", None) for size in sizes]
+    known = tuple(int(hint) for hint in hints if isinstance(hint, int))
+    return known if len(known) == len(hints) else None
 
 
 def _permutation(order: Order | None) -> Order | None:

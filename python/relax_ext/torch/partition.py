@@ -98,6 +98,15 @@ class Piece:
         """Return what tells this piece from another one of the same graph."""
         return tuple(self.nodes), tuple(self.outputs)
 
+    def graph(self) -> fx.Graph:
+        """Return the piece as a graph of its own."""
+        graph = fx.Graph()
+        values = {node: graph.placeholder(node.name) for node in self.inputs}
+        for node in self.nodes:
+            values[node] = graph.node_copy(node, values.__getitem__)
+        graph.output(tuple(values[node] for node in self.outputs))
+        return graph
+
     def halves(self) -> list[Piece]:
         """Return the piece in two, one after the other; fields stay with their tuples."""
         first = set(self.nodes[: len(self.nodes) // 2])

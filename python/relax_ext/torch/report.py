@@ -21,14 +21,21 @@ class Part:
         Number of its operators of PyTorch; views do not count.
     packed : int
         Weights that are packed once.
-    import_s, compile_s : float
-        Seconds of the import into Relax, and of the compilation.
+    import_s : float
+        Seconds of the import into Relax.
+    compiled : dict of tuple or None to float
+        Seconds of the compilation for the first sizes, and for all others (None).
     """
 
     operators: int
     packed: int
     import_s: float
-    compile_s: float = 0.0
+    compiled: dict[tuple[int, ...] | None, float] = field(default_factory=dict)
+
+    @property
+    def compile_s(self) -> float:
+        """Return the seconds of all compilations."""
+        return sum(self.compiled.values())
 
 
 @dataclass
@@ -49,8 +56,8 @@ class Graph:
         Operators that draw random numbers, which stay in PyTorch.
     attention : dict of str to str
         Large attention of training, and its gradient: PyTorch's operators do not store scores.
-    seconds : float
-        Seconds of imports and compilations, those of refused parts too.
+    first_s : float
+        Seconds of imports and compilations before the first call, those of refused parts too.
     """
 
     kind: str
@@ -59,7 +66,12 @@ class Graph:
     unknown: dict[str, str] = field(default_factory=dict)
     random: dict[str, str] = field(default_factory=dict)
     attention: dict[str, str] = field(default_factory=dict)
-    seconds: float = 0.0
+    first_s: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds of imports and compilations, those of later sizes too."""
+        return self.first_s + sum(sum([*part.compiled.values()][1:]) for part in self.parts)
 
     @property
     def in_pytorch(self) -> dict[str, str]:
@@ -79,15 +91,29 @@ class Report:
         return sum(graph.seconds for graph in self.graphs)
 
     def __str__(self) -> str:
-        """Return a line for each graph, and one for each operator that stays in PyTorch."""
+        """Return a line for each graph, for the sizes of each of its parts that is not compiled for
+        all, and for each operator that stays in PyTorch.
+        """
         lines = [f"{len(self.graphs)} graphs, {self.seconds:.1f} s"]
         for graph in self.graphs:
             inside = sum(part.operators for part in graph.parts)
             lines.append(
                 f"{graph.kind}: {inside} of {graph.operators} operators in {len(graph.parts)} parts"
             )
+            lines += filter(None, map(_sizes, graph.parts))
             lines += [f"  in PyTorch: {name}: {why}" for name, why in graph.in_pytorch.items()]
         return "\n".join(lines)
+
+
+def _sizes(part: Part) -> str:
+    """Return a line of the sizes that a part is compiled for; nothing if it is one for all."""
+    if set(part.compiled) <= {None}:
+        return ""
+    each = (
+        f"{'others' if sizes is None else sizes} ({seconds:.1f} s)"
+        for sizes, seconds in part.compiled.items()
+    )
+    return f"  compiled for sizes {', '.join(each)}"
 
 
 _graphs: deque[Graph] = deque(maxlen=KEPT)

@@ -2,13 +2,11 @@
 """Execution of a compiled part on PyTorch's memory.
 
 Arguments are read in place if they are dense and begin at a multiple of 64 bytes.  Results have the
-strides that PyTorch's own would have.  A virtual machine belongs to one thread, so each thread has
-its own.
+strides that PyTorch's own would have.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -18,14 +16,10 @@ import torch
 import tvm
 from torch.utils import dlpack
 
-from topi_ext.compat import relax
-
 from ..aten.strides import Order, restrided
 from . import openmp
-from .allocation import called
 from .allocation import release as _release
-
-R = relax()
+from .executables import Executable, Executables
 
 ALIGNMENT = 64
 """Alignment of tensors in bytes that TVM's code expects."""
@@ -90,13 +84,16 @@ class Runner:
     def __post_init__(self) -> None:
         self.__name__ = self.__qualname__ = self.name
         self.__module__ = "relax_ext.torch.parts"
-        self._local = threading.local()
-        self._packed: tuple[Any, ...] = (None, None, None)
         self._seen: set[tuple[int, ...]] = set()
 
-    def load(self, executable: Any, threads: int | None) -> None:
-        """Set the compiled function, and the number of threads to run on."""
-        self._executable = executable
+    def load(
+        self, executables: Executables, in_pytorch: Callable[..., Any], threads: int | None
+    ) -> None:
+        """Set the compiled functions, PyTorch's own for sizes that they are not for, and the number
+        of threads to run on.
+        """
+        self._executables = executables
+        self._in_pytorch = in_pytorch
         self._threads = threads
 
     def __call__(self, *arguments: Any) -> tuple[Any, ...]:
@@ -105,17 +102,19 @@ class Runner:
             return self._run(arguments)
 
     def _run(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
-        machine = self._machine()
-        sizes = [_size(arguments, source) for source in self.sizes]
+        sizes = tuple(int(_size(arguments, source)) for source in self.sizes)
+        executable = self._executables.of(sizes)
+        if executable is None:
+            outputs: tuple[Any, ...] = self._in_pytorch(*arguments)
+            return outputs
         count = len(self.operands) - self.static
         operands = [ready(arguments[one.argument], one.order) for one in self.operands[:count]]
         given: list[Any] = [self._shape(sizes)] if sizes else []
         given += operands
         if self.static:
-            given += self._weights(
-                machine, [arguments[one.argument] for one in self.operands[count:]]
-            )
-        results = self._owned(called(self._executable, machine, "main", *given), operands, sizes)
+            weights = [arguments[one.argument] for one in self.operands[count:]]
+            given += executable.weights(weights, self._pack)
+        results = self._owned(executable("main", *given), operands, sizes)
         return tuple(
             results[one.result]
             if one.result is not None
@@ -125,24 +124,17 @@ class Runner:
             for one in self.outputs
         )
 
-    def _machine(self) -> Any:
-        machine = getattr(self._local, "machine", None)
-        if machine is None:
-            machine = self._local.machine = R.VirtualMachine(self._executable, tvm.cpu())
-        return machine
-
-    def _shape(self, sizes: Sequence[int]) -> Any:
+    def _shape(self, sizes: tuple[int, ...]) -> Any:
         """Return all sizes as one argument.
 
         TVM keeps memory for each size of tensor, so it is freed if there are many sizes.
         """
-        key = tuple(map(int, sizes))
-        if key not in self._seen:
+        if sizes not in self._seen:
             if len(self._seen) >= SIZES_KEPT:
                 _release()
                 self._seen.clear()
-            self._seen.add(key)
-        return tvm.runtime.ShapeTuple(key)
+            self._seen.add(sizes)
+        return tvm.runtime.ShapeTuple(sizes)
 
     def _owned(
         self, found: Sequence[Any], operands: Sequence[torch.Tensor], sizes: Sequence[int]
@@ -163,24 +155,10 @@ class Runner:
             results.append(tensor)
         return results
 
-    def _weights(self, machine: Any, weights: list[torch.Tensor]) -> list[Any]:
-        """Return the packed weights, which are kept until a change of a weight is detected.
-
-        A tensor of inference mode has no version, so it is packed at every call.
-        """
-        is_tracked = not any(weight.is_inference() for weight in weights)
-        now = [(weight.data_ptr(), weight._version) for weight in weights] if is_tracked else None
-        seen, packed, _ = self._packed
-        if now is None or now != seen:
-            packed = self._pack(machine, weights)
-            # Their memory is kept too, because the address of a freed one could be used again.
-            self._packed = (now, packed, [weight.detach() for weight in weights])
-        return packed
-
-    def _pack(self, machine: Any, weights: list[torch.Tensor]) -> list[Any]:
+    def _pack(self, executable: Executable, weights: Sequence[torch.Tensor]) -> list[Any]:
         operands = self.operands[len(self.operands) - self.static :]
         given = [ready(weight, one.order) for weight, one in zip(weights, operands)]
-        return list(called(self._executable, machine, "main_transform_params", given))
+        return list(executable("main_transform_params", given))
 
 
 def ready(value: Any, order: Order | None = None) -> torch.Tensor:

@@ -16,7 +16,7 @@ from topi_ext.spec.geometry import fail
 from topi_ext.target import host_target
 
 from .. import optimizers
-from ..pipeline import pipeline
+from ..executable_cache import compiled
 from . import state as states
 from . import torch_optimizer
 from .checks import Check
@@ -64,7 +64,7 @@ class TrainingStep:
         self.module = module
         self.optimizer = optimizer
         self._target = _llvm(target)
-        self._pipeline = pipeline(self._target, database)
+        self._database = database
         rules = torch_optimizer.rules_of(optimizer)
         # Kept: optimizers know parameters by identity.
         self._tensors = tensors = states.tensors_of(module)
@@ -239,7 +239,7 @@ class TrainingStep:
         return self._losses[key]
 
     def _compiled(self, module: Any) -> Any:
-        executable = tvm.compile(module, self._target, relax_pipeline=self._pipeline)
+        executable = compiled(module, self._target, self._database)
         return R.VirtualMachine(executable, tvm.cpu())
 
     def _variables_of(self, group: Sequence[str | None]) -> list[Any]:

@@ -9,7 +9,7 @@ by all processors, a function each: TVM gives Python's lock up meanwhile.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -39,6 +39,32 @@ def keeping() -> Iterator[None]:
         _keeping.reset(before)
 
 
+_recorded: ContextVar[list[tuple[str, ...]] | None] = ContextVar("built_code", default=None)
+"""Names of the functions of each module that was built inside of :func:`recorded`."""
+
+
+@contextmanager
+def recorded() -> Iterator[list[tuple[str, ...]]]:
+    """Yield the names in the cache of the functions of each module that the block builds.
+
+    A module of which a function is not in the cache, or whose order of functions is of no concern
+    because it only computes constants, is left out.
+    """
+    record: list[tuple[str, ...]] = []
+    before = _recorded.set(record)
+    try:
+        yield record
+    finally:
+        _recorded.reset(before)
+
+
+def together_again(names: Sequence[str]) -> Any:
+    """Return one module of the cached functions of these names, or None if one is missing."""
+    parts = [(_own(name), _kept(name)) for name in names]
+    whole = [(own, part) for own, part in parts if part]
+    return together(whole) if len(whole) == len(parts) else None
+
+
 class _Function(NamedTuple):
     """One function, and the name that its code is kept under."""
 
@@ -49,7 +75,7 @@ class _Function(NamedTuple):
     @property
     def own(self) -> str:
         """Return the prefix of the names in its code."""
-        return f"k{self.name[:32]}"
+        return _own(self.name)
 
 
 class CachedBuild:
@@ -80,6 +106,8 @@ class CachedBuild:
             return self.stock(mod, target, pipeline)
         if built is not None:
             built[names] = made
+        elif (record := _recorded.get()) is not None:
+            record.append(names)
         return made
 
     def _together(self, functions: list[_Function], target: Any, pipeline: Any) -> Any:
@@ -93,7 +121,7 @@ class CachedBuild:
             disk_cache.write(one.name, part.to_bytes() if part else _REFUSED)
             return part
 
-        parts = {one.name: _kept(one) for one in functions}
+        parts = {one.name: _kept(one.name) for one in functions}
         missing = [one for one in functions if parts[one.name] is None]
         try:
             made = _by_all_processors(make, missing)
@@ -108,12 +136,17 @@ _REFUSED = b"this function cannot be assembled"
 """Kept in the place of a function's code, so that the next process does not try again."""
 
 
-def _kept(one: _Function) -> Assembled | Literal[False] | None:
+def _own(name: str) -> str:
+    """Return the prefix of the names in the code that is kept under a name."""
+    return f"k{name[:32]}"
+
+
+def _kept(name: str) -> Assembled | Literal[False] | None:
     """Return the cached code of a function; False if it is rejected, None if there is none."""
-    content = disk_cache.read(one.name)
+    content = disk_cache.read(name)
     if content is None or content == _REFUSED:
         return None if content is None else False
-    return Assembled.of_bytes(content, one.own)
+    return Assembled.of_bytes(content, _own(name))
 
 
 def _by_all_processors(make: Any, functions: list[_Function]) -> list[Assembled | None]:

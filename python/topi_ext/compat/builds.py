@@ -123,6 +123,35 @@ def _loader() -> Callable[[str, str], Any]:
     return found or tvm.get_global_func("runtime.module.loadfile_ll")  # TVM 0.17
 
 
+def bytecode(executable: Any) -> bytes:
+    """Return an executable of Relax without its compiled functions.
+
+    Raises
+    ------
+    OSError
+        There is no place for a file.
+    """
+    with _file_in_memory() as (file, path):
+        executable.mod.write_to_file(path, "ro")
+        return file.read()
+
+
+def executable_of(content: bytes, library: Any) -> Any:
+    """Return the executable of a :func:`bytecode` and a module of its functions.
+
+    Raises
+    ------
+    OSError
+        There is no place for a file.
+    """
+    with _file_in_memory() as (file, path):
+        file.write(content)
+        file.flush()
+        module = tvm.get_global_func("relax.ExecutableLoadFromFile")(path)
+    module.import_module(library)
+    return tvm.relax.VMExecutable(module)
+
+
 def object_code(module: Any) -> bytes:
     """Return the object file of a module of LLVM, which ends the process where a disk is full.
 

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled functions of a part: one for all sizes, or one each for the first sizes that are seen.
+
+A function for known sizes compiles in a fraction of the time of one for all sizes, and no size
+costs it run time.  So a part whose sizes PyTorch made symbolic by itself is compiled for the sizes
+of its first calls.  Further sizes share one function, which bounds the time that is lost to sizes
+that are seen once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import tvm
+from torch._guards import TracingContext
+from torch.fx.experimental.symbolic_shapes import DimDynamic
+
+from topi_ext.compat import relax
+
+from .allocation import called
+
+R = relax()
+
+STATIC_SIZES = 2
+"""Tuples of sizes that have functions of their own, where neither user nor options say more: about
+as many as compile in the time of one function for all sizes."""
+
+Sizes = tuple[int, ...]
+
+
+def are_stated() -> bool:
+    """Return whether the user, not PyTorch, made sizes of the graph that is traced symbolic.
+
+    This is done by ``dynamic=True``, ``mark_dynamic`` and ``maybe_mark_dynamic``.  PyTorch does it
+    at the second size that it sees, and notes that it may take it back.
+    """
+    if not torch._dynamo.config.assume_static_by_default:
+        return True
+    contexts = getattr(TracingContext.try_get(), "tensor_to_context", {})
+    return any(
+        size is not DimDynamic.STATIC and not getattr(constraint, "warn_only", False)
+        for context in contexts.values()
+        for size, constraint in zip(context.dynamic_sizes, context.constraint_sizes)
+    )
+
+
+class Executable:
+    """A compiled function, a virtual machine of it in each thread, and the weights packed for it.
+
+    Parameters
+    ----------
+    compiled : tvm.runtime.Executable
+    """
+
+    def __init__(self, compiled: Any) -> None:
+        self._compiled = compiled
+        self._local = threading.local()
+        self._packed: tuple[Any, ...] = (None, None, None)
+
+    def __call__(self, name: str, *arguments: Any) -> Any:
+        """Return the results of a function by its name."""
+        machine = getattr(self._local, "machine", None)
+        if machine is None:
+            machine = self._local.machine = R.VirtualMachine(self._compiled, tvm.cpu())
+        return called(self._compiled, machine, name, *arguments)
+
+    def weights(self, given: Sequence[torch.Tensor], pack: Callable[..., Any]) -> list[Any]:
+        """Return the packed weights, which are kept until a change of a weight is detected.
+
+        A tensor of inference mode has no version, so it is packed at every call.
+        """
+        is_tracked = not any(weight.is_inference() for weight in given)
+        now = [(weight.data_ptr(), weight._version) for weight in given] if is_tracked else None
+        seen, packed, _ = self._packed
+        if now is None or now != seen:
+            packed = list(pack(self, given))
+            # Their memory is kept too, because the address of a freed one could be used again.
+            self._packed = (now, packed, [weight.detach() for weight in given])
+        return packed
+
+
+class Executables:
+    """The executables of a part by the sizes that they are for.
+
+    Parameters
+    ----------
+    build : callable
+        Compiles for sizes, or for all of them if it is called with None.  It returns None if the
+        part has to stay in PyTorch.
+    static_sizes : int
+        Number of tuples of sizes that are compiled for themselves.
+    """
+
+    def __init__(self, build: Callable[[Sizes | None], Any], static_sizes: int) -> None:
+        self._build = build
+        self._static_sizes = static_sizes
+        self._lock = threading.RLock()
+        self._found: dict[Sizes | None, Executable | None] = {}
+
+    def of(self, sizes: Sizes) -> Executable | None:
+        """Return the executable for sizes, which is compiled if it is the first call with them."""
+        if sizes in self._found:
+            return self._found[sizes]
+        with self._lock:
+            if sizes not in self._found and None not in self._found:
+                key = sizes if len(self._found) < self._static_sizes else None
+                compiled = self._build(key)
+                self._found[key] = None if compiled is None else Executable(compiled)
+            return self._found[sizes if sizes in self._found else None]
