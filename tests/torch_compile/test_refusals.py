@@ -84,6 +84,28 @@ def test_an_operator_that_fails_costs_one_operator(
     assert len(tried) <= 40
 
 
+def test_a_fault_of_all_operators_is_not_sought_in_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing compiles, the graph stays in PyTorch after few tries, with one warning."""
+    tried = []
+
+    def failing(part: Any, _: Any) -> Any:
+        tried.append(part)
+        raise RuntimeError("nothing compiles")
+
+    def long(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = x @ w
+        for _ in range(50):
+            y = y.sin().exp()
+        return y
+
+    monkeypatch.setattr(graph, "compile_part", failing)
+    x, w = operands()
+    run = compiled(long, {})
+    with torch.no_grad(), pytest.warns(UserWarning, match="nothing compiles"):
+        assert_same(run(x, w), long(x, w))
+    assert len(tried) <= 2 * graph.MOST_FAILED + 8  # one way down from 101 operators
+
+
 @pytest.mark.parametrize("kind", ["in a pass", "in a converter"])
 def test_an_interrupt_is_not_lost(
     kind: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest

@@ -22,6 +22,10 @@ from .part import Context, ImportedPart, compile_part, import_part
 from .partition import Cut, Piece, is_size, is_view, packet_of
 
 
+MOST_FAILED = 8
+"""Operators that fail to compile alone, after which the others of their part are not tried."""
+
+
 class GraphCompiler:
     """Compiler of one graph.
 
@@ -48,6 +52,7 @@ class GraphCompiler:
         self._record = record
         self._unordered = unordered
         self._refused: dict[fx.Node, str] = {}
+        self._failed = 0
         self._importer = AtenImporter()
         state_repeated(graph_module.graph)
         nodes = list(graph_module.graph.nodes)
@@ -136,10 +141,12 @@ class GraphCompiler:
         """Return the operators of a piece without which it can be compiled, and the reasons.
 
         Halves of the piece are compiled until single operators are left.  If both halves can be
-        compiled apart, the second one begins with such an operator.
+        compiled apart, the second one begins with such an operator.  Where many operators have
+        failed, the reason is another one, and all others are refused without a try.
         """
-        if len(piece.nodes) == 1:
-            return {piece.nodes[0]: why}
+        if len(piece.nodes) == 1 or self._failed >= MOST_FAILED:
+            self._failed += 1
+            return dict.fromkeys(piece.nodes, why)
         culprits: dict[fx.Node, str] = {}
         halves = piece.halves()
         for half in halves:
