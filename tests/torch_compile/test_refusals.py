@@ -103,7 +103,7 @@ def test_a_fault_of_all_operators_is_not_sought_in_each(monkeypatch: pytest.Monk
     run = compiled(long, {})
     with torch.no_grad(), pytest.warns(UserWarning, match="nothing compiles"):
         assert_same(run(x, w), long(x, w))
-    assert len(tried) <= 2 * graph.MOST_FAILED + 8  # one way down from 101 operators
+    assert len(tried) <= 2 * graph.MOST_FAILED + 16  # and one way down from 101 operators
 
 
 @pytest.mark.parametrize("kind", ["in a pass", "in a converter"])
