@@ -137,9 +137,21 @@ def on_processors(func: Any) -> Any:
 
 
 def _folded(module: Any) -> Any:
-    """`module`, whose constants are computed: what packs weights runs here."""
+    """`module`, whose constants are computed: what packs weights runs here.
+
+    TVM's pass legalizes every operator before it looks for constants among its operands.
+    """
+    if not any(_calls(module, lambda call: all(map(_is_known, call.args)))):
+        return module
     with keeping():
         return R.transform.FoldConstant()(module)
+
+
+def _is_known(operand: Any) -> bool:
+    """Return whether an operand of a call is no variable."""
+    if isinstance(operand, R.Tuple):
+        return all(map(_is_known, operand.fields))
+    return not isinstance(operand, R.Var)
 
 
 def _pass(function: Any, name: str | None = None) -> Any:
@@ -180,14 +192,23 @@ def _scheduled(schedule: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def _trains(module: Any) -> bool:
     """Return whether a batch norm of `module` uses the statistics of its batch."""
+
+    def trains(call: Any) -> bool:
+        is_norm = isinstance(call.op, tvm.ir.Op) and call.op.name == "relax.nn.batch_norm"
+        return is_norm and bool(call_attr(call, "training"))
+
+    return any(_calls(module, trains))
+
+
+def _calls(module: Any, test: Callable[[Any], bool]) -> list[bool]:
+    """Return the result of a test of each call of a module."""
     found: list[bool] = []
 
     def visit(expr: Any) -> None:
-        is_call = isinstance(expr, R.Call) and isinstance(expr.op, tvm.ir.Op)
-        if is_call and expr.op.name == "relax.nn.batch_norm":
-            found.append(bool(call_attr(expr, "training")))
+        if isinstance(expr, R.Call):
+            found.append(test(expr))
 
     for _, func in module.functions_items():
         if isinstance(func, R.Function):
             R.analysis.post_order_visit(func, visit)
-    return any(found)
+    return found

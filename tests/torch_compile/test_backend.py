@@ -249,7 +249,9 @@ def test_results_have_memory_of_their_own() -> None:
 
     def function(m: nn.ModuleList, x: torch.Tensor) -> Any:
         y = m[0](x).relu()
-        return y, y.clone(), y.view(2, -1), y + 0, y.to(torch.float64, copy=True), x * 1, x.clone()
+        fixed = torch.full((3,), 2.0), y.new_ones(4) * 3, torch.arange(5).view(5, 1)
+        copies = y.clone(), y.view(2, -1), y + 0, y.to(torch.float64, copy=True), x * 1, x.clone()
+        return y, *copies, *fixed
 
     model = Function(function, conv())
     run, x, twin = compiled(model), image(), image()
@@ -260,6 +262,7 @@ def test_results_have_memory_of_their_own() -> None:
             one.add_(1)
             other.add_(1)
             assert_same((*got, x), (*want, twin))
+        assert_same(run(x), model(twin))
         kept = got[0].clone()
         run(image())
     assert torch.equal(got[0], kept)

@@ -21,7 +21,6 @@ from .options import Options
 from .part import Context, ImportedPart, compile_part, import_part
 from .partition import Cut, Piece, is_size, is_view, packet_of
 
-
 MOST_FAILED = 8
 """Operators that fail to compile alone, after which the others of their part are not tried."""
 

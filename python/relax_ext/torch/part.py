@@ -118,7 +118,7 @@ def import_part(importer: AtenImporter, piece: Piece, context: Context, name: st
         for refusal in (error, *error.others):
             refusal.node = copy.original(refusal.node)
         raise
-    symbols = list(importer.symbols)
+    symbols, fixed = list(importer.symbols), piece.fixed()
     sizes = [_source(symbol, piece, context.inputs) for symbol in symbols]
     runner = Runner(
         name=name,
@@ -128,7 +128,7 @@ def import_part(importer: AtenImporter, piece: Piece, context: Context, name: st
         static=len(static),
         sizes=sizes,
         outputs=[_output(node, results, symbols) for node in piece.outputs],
-        results=[_result(node, copy.order(node), symbols) for node in results],
+        results=[_result(node, copy.order(node), symbols, node in fixed) for node in results],
     )
 
     def module_of(known: Sizes | None) -> Any:
@@ -277,14 +277,14 @@ def _output(node: fx.Node, results: list[fx.Node], symbols: list[str]) -> Output
     raise Unsupported(node, f"gives a {type(value).__name__}")
 
 
-def _result(node: fx.Node, order: Order | None, symbols: list[str]) -> Result:
+def _result(node: fx.Node, order: Order | None, symbols: list[str], is_fixed: bool) -> Result:
     value = node.meta["val"]
     permutation = _permutation(order)
     back = None if permutation is None else inverse(permutation)
     strides = None
     if order is None and order_of(value) is None:
         strides = tuple(_size_function(stride, symbols) for stride in value.stride())
-    return Result(back, strides)
+    return Result(back, strides, is_fixed)
 
 
 def _size_function(size: Any, symbols: list[str]) -> Callable[..., Any]:

@@ -98,6 +98,14 @@ class Piece:
         """Return what tells this piece from another one of the same graph."""
         return tuple(self.nodes), tuple(self.outputs)
 
+    def fixed(self) -> set[fx.Node]:
+        """Return the nodes that follow from no tensor outside, such as zeros of known shape."""
+        found = set[fx.Node]()
+        for node in self.nodes:
+            if all(read in found or is_size(read) for read in node.all_input_nodes):
+                found.add(node)
+        return found
+
     def graph(self) -> fx.Graph:
         """Return the piece as a graph of its own."""
         graph = fx.Graph()

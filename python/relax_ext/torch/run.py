@@ -51,10 +51,13 @@ class Output(NamedTuple):
 
 
 class Result(NamedTuple):
-    """A result: the order in which it is transposed, and its strides if it is not dense."""
+    """A result: the order in which it is transposed, its strides if it is not dense, and whether it
+    follows from no operand, so that TVM returns the same constant at each call.
+    """
 
     order: Order | None
     strides: tuple[Callable[..., int], ...] | None
+    is_fixed: bool
 
 
 @dataclass(eq=False)
@@ -145,7 +148,7 @@ class Runner:
         for one, result in zip(found, self.results):
             tensor = one if isinstance(one, torch.Tensor) else dlpack.from_dlpack(one)
             if tensor.numel():
-                if tensor.data_ptr() in taken:
+                if tensor.data_ptr() in taken or result.is_fixed:
                     tensor = tensor.clone()
                 taken.add(tensor.data_ptr())
             if result.order is not None:
