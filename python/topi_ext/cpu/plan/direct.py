@@ -48,14 +48,11 @@ TURNED_CHANNELS = 8
 measured."""
 
 
-@lru_cache(maxsize=64)
 def read_through(problem: Convolution, *, plane_per_tap: bool) -> tuple[AxisAccess, ...]:
     """Return how the data of `problem` is read along the four axes; with `plane_per_tap` each tap
     of a ``conv`` has its own plane.
     """
-    if not plane_per_tap:
-        return problem.accesses
-    return tuple(replace(access, plane_per_tap=True) for access in problem.accesses)
+    return tuple(a.with_planes for a in problem.accesses) if plane_per_tap else problem.accesses
 
 
 @dataclass(frozen=True)
@@ -308,8 +305,8 @@ class _Task(NamedTuple):
         """Return the task of a plan."""
         lanes, width, accesses = plan.lanes, byte_width(problem.acc_dtype), plan.accesses(problem)
         slots, phases = prod(g.slots for g in accesses), prod(g.out_step for g in accesses)
-        busy = prod(sum(group.phases for group in g.groups) for g in accesses)
-        together = sum(group.phases for group in accesses[-1].groups) if plan.all_phases else 1
+        busy = prod(g.busy_phases for g in accesses)
+        together = accesses[-1].busy_phases if plan.all_phases else 1
         vectors = -(-plan.window.length // lanes)
         blocks = -(-problem.out_channels // plan.channels)
         return cls(
@@ -421,7 +418,7 @@ def _lines_again(problem: Convolution, plan: DirectPlan, task: _Task, machine: C
 def _may_take_rows(problem: Convolution, machine: CpuMachine) -> bool:
     """Return whether a register tile has room for all phases of a row, of one output channel."""
     last = problem.accesses[-1]
-    phases = sum(group.phases for group in last.groups)
+    phases = last.busy_phases
     few = problem.out_channels < FEW_CHANNELS and last.kernel <= MOST_ROW_TAPS
     return few and 1 < phases <= machine.registers // 2 - ROW_SUMS_LEFT
 
@@ -429,7 +426,7 @@ def _may_take_rows(problem: Convolution, machine: CpuMachine) -> bool:
 def _row_tile(problem: Convolution, vectors: int, machine: CpuMachine) -> tuple[int, int]:
     """Output channels and vectors of the cheapest register tile of whole rows."""
     last, usable = problem.accesses[-1], usable_registers(machine)
-    phases = sum(group.phases for group in last.groups)
+    phases = last.busy_phases
     best: tuple[float, int, int] | None = None
     for channels, width in product(range(1, problem.out_channels + 1), range(1, 9)):
         fits = (channels * phases + 1) * width < usable
