@@ -240,9 +240,7 @@ def winograd_of_any_size(
                 yield plan, fitted.cycles(plan)
 
 
-def _loops_of_any_size(
-    problem: Convolution, forms: _Forms, machine: CpuMachine
-) -> Iterator[Loops]:
+def _loops_of_any_size(problem: Convolution, forms: _Forms, machine: CpuMachine) -> Iterator[Loops]:
     """Candidates: blocks of positions are tasks, or shares of parts are."""
     yield Loops((1,) * 4)
     tasks = -(-machine.threads // problem.geometry.groups)
