@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from math import prod
 from typing import NamedTuple
@@ -19,7 +20,7 @@ from ..winograd.tiles import (
     ROOMS,
     Tiled,
     candidate_tiles,
-    fitted_block,
+    fitted_blocks,
     input_rows,
     winograd_input_cycles,
     written_terms,
@@ -119,14 +120,14 @@ def wgrad_winograd_candidates(
         size, form = nominal(one.tiles(problem)), _Form.of(problem, one)
         plans = list(_candidates(problem, one, (1, 2, 4), machine))
         for sizes in candidate_blocks(size, one.lanes):
-            block = _Block.of(problem, one, form, sizes, machine)
-            passes = form.phases * blocks_in(size, sizes)
-            is_single = passes == 1
+            block = _Block.of(problem, one, form, machine, 1, sizes)
+            count = blocks_in(size, sizes)
+            is_single = form.phases * count == 1
             for plan in plans:
                 if is_single and max(plan.channel_parts, plan.position_splits) > 1:
                     continue
                 if _elements(problem, plan, form, block, machine, is_single=is_single) <= room:
-                    cost = _cycles(problem, plan, form, block, passes, machine, is_single=is_single)
+                    cost = _cycles(problem, plan, form, block, count, machine, is_single=is_single)
                     parallel = cost * machine.threads >= PARALLEL_CYCLES
                     yield cost, replace(plan, block=sizes, parallel=parallel)
 
@@ -141,44 +142,21 @@ def wgrad_winograd_of_any_size(
     most = room_for(known[-1])
     for one in _tiled(problem, machine):
         form, sizes = _Form.of(problem, one), [one.tiles(each) for each in known]
+        block_of = partial(_Block.of, problem, one, form, machine, NARROW)
+        fitted = fitted_blocks(sizes, block_of)
         plans = list(_candidates(problem, one, (1,), machine))
         for room in (vectors * one.lanes for vectors in ROOMS):
-            whole = _Block.of(problem, one, form, (1, 1, 1, room), machine)
-            is_single = form.phases * blocks_in(nominal(sizes[-1]), whole.sizes) == 1
-            fitted: dict[int, list[tuple[_Block, int]]] = {}
+            whole = block_of((1, 1, 1, room))
+            is_single = form.phases * blocks_in(sizes[-1], whole.sizes) == 1
             for plan in plans:
-                if _elements(problem, plan, form, whole, machine, is_single=is_single) > most:
-                    continue
-                splits = plan.position_splits
-                if splits not in fitted:
-                    fitted[splits] = _fitted(problem, one, form, sizes, room, splits, machine)
-                yield (
-                    replace(plan, block=whole.sizes),
-                    [
-                        _cycles(problem, plan, form, *each, machine, is_single=False)
-                        for each in fitted[splits]
-                    ],
-                )
-
-
-def _fitted(
-    problem: Convolution,
-    plan: WgradWinogradPlan,
-    form: _Form,
-    sizes: Sequence[tuple[int, ...]],
-    room: int,
-    splits: int,
-    machine: CpuMachine,
-) -> list[tuple[_Block, int]]:
-    """Return the blocks that fit known sizes, and how many passes these take."""
-    blocks: dict[tuple[int, ...], _Block] = {}
-    found = []
-    for size in sizes:
-        block = fitted_block(size, room, splits)
-        if block not in blocks:
-            blocks[block] = _Block.of(problem, plan, form, block, machine, NARROW)
-        found.append((blocks[block], form.phases * blocks_in(nominal(size), block)))
-    return found
+                if _elements(problem, plan, form, whole, machine, is_single=is_single) <= most:
+                    yield (
+                        replace(plan, block=whole.sizes),
+                        [
+                            _cycles(problem, plan, form, *each, machine, is_single=False)
+                            for each in fitted(room, plan.position_splits)
+                        ],
+                    )
 
 
 def _tiled(problem: Convolution, machine: CpuMachine) -> Iterator[WgradWinogradPlan]:
@@ -246,11 +224,13 @@ class _Block(NamedTuple):
         problem: Convolution,
         plan: WgradWinogradPlan,
         form: _Form,
-        sizes: tuple[int, ...],
         machine: CpuMachine,
-        narrowest: int = 1,
+        narrowest: int,
+        sizes: tuple[int, ...],
     ) -> _Block:
-        """Return the block of so many tiles along the four axes."""
+        """Return the block of so many tiles along the four axes; `narrowest` are the lanes of the
+        narrowest vectors.
+        """
         lanes, tile, tiles = plan.lanes, plan.tile, prod(sizes)
         costs, of_tiles = costs_of(machine).wgrad_winograd, costs_of(machine).tiles
         vectors = -(-problem.geometry.k_per_group // lanes)
@@ -322,13 +302,13 @@ def _cycles(
     plan: WgradWinogradPlan,
     form: _Form,
     block: _Block,
-    passes: int,
+    count: int,
     machine: CpuMachine,
     *,
     is_single: bool,
 ) -> float:
-    """Return the estimated cycles of so many passes; of a single pass sums are written once."""
-    geometry, lanes = problem.geometry, plan.lanes
+    """Return the estimated cycles of so many blocks; of a single pass sums are written once."""
+    geometry, lanes, passes = problem.geometry, plan.lanes, form.phases * count
     c_block, shares, terms = plan.c_block, plan.position_splits, form.terms
     width, costs = byte_width(problem.acc_dtype), costs_of(machine).wgrad_winograd
     rows, inputs, sums = _sizes(problem, plan, form, block)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from itertools import product
 from math import gcd, prod
 from typing import NamedTuple
@@ -21,7 +22,7 @@ from ..winograd.tiles import (
     Tile,
     Tiled,
     candidate_tiles,
-    fitted_block,
+    fitted_blocks,
     input_rows,
     winograd_input_cycles,
     written_terms,
@@ -234,10 +235,13 @@ def winograd_of_any_size(
             _with_loops(problem, template, forms, order._replace(block=room), shape, machine)
             for room, order, shape in product(rooms, loops, shapes)
         )
-        fitted = _Fitted(problem, [template.tiles(one) for one in known], lanes, forms, machine)
+        block_of = partial(_Block.of, problem, lanes, forms, machine, NARROW)
+        fitted = fitted_blocks([template.tiles(one) for one in known], block_of)
         for plan in plans:
             if plan is not None and _fits(known[-1], plan, forms, machine):
-                yield plan, fitted.cycles(plan)
+                estimate = _Estimate(problem, plan, forms, machine)
+                blocks = fitted(prod(plan.block), plan.position_splits or plan.tasks)
+                yield plan, [estimate.cycles(*one)[0] for one in blocks]
 
 
 def _loops_of_any_size(problem: Convolution, forms: _Forms, machine: CpuMachine) -> Iterator[Loops]:
@@ -282,17 +286,15 @@ def _plans(
     forms = _Forms.of(problem, template)
     if forms is None:
         return
-    blocks: dict[tuple[int, ...], _Block] = {}
+    block_of = cache(partial(_Block.of, problem, template.lanes, forms, machine, 1))
     for loops in _loops(problem, template, forms, machine):
         vectors = -(-prod(loops.block) // template.lanes)
         tile = register_tile(problem.out_channels, vectors, machine, kinds=0)
         whole = _with_loops(problem, template, forms, loops, tile, machine)
         for plan in _chunked(problem, whole, forms, machine) if whole else ():
             if _fits(problem, plan, forms, machine):
-                if plan.block not in blocks:
-                    blocks[plan.block] = _Block.of(problem, plan.block, plan.lanes, forms, machine)
                 estimate = _Estimate(problem, plan, forms, machine)
-                cycles, of_tasks = estimate.cycles(blocks[plan.block], _positions(problem, plan))
+                cycles, of_tasks = estimate.cycles(block_of(plan.block), _positions(problem, plan))
                 yield cycles, replace(plan, parallel=of_tasks >= PARALLEL_CYCLES)
 
 
@@ -503,51 +505,20 @@ class _Block(NamedTuple):
     def of(
         cls,
         problem: Convolution,
-        block: tuple[int, ...],
         lanes: int,
         forms: _Forms,
         machine: CpuMachine,
-        narrowest: int = 1,
+        narrowest: int,
+        block: tuple[int, ...],
     ) -> _Block:
-        """Return the block of so many tiles along the four axes."""
+        """Return the block of so many tiles along the four axes; `narrowest` are the lanes of the
+        narrowest vectors.
+        """
         costs, inputs = costs_of(machine).tiles, 0.0
         for kind in forms.kinds:
             channel = winograd_input_cycles(kind.filters, block, lanes, costs, narrowest)
             inputs += kind.phases * problem.in_channels * channel
         return cls(prod(block), prod(block[:-1]), inputs)
-
-
-class _Fitted:
-    """The blocks that plans of one tile have for known sizes, each computed once."""
-
-    def __init__(
-        self,
-        problem: Convolution,
-        sizes: Sequence[tuple[int, ...]],
-        lanes: int,
-        forms: _Forms,
-        machine: CpuMachine,
-    ) -> None:
-        self._stated = problem, lanes, forms, machine
-        self._sizes = sizes
-        self._blocks: dict[tuple[int, ...], _Block] = {}
-        self._fitted: dict[tuple[int, int], list[tuple[_Block, int]]] = {}
-
-    def cycles(self, plan: WinogradPlan) -> list[float]:
-        """Return the estimated cycles of a plan for each size, which its block fits."""
-        problem, _, forms, machine = self._stated
-        key = prod(plan.block), plan.position_splits or plan.tasks
-        if key not in self._fitted:
-            blocks = ((size, fitted_block(size, *key)) for size in self._sizes)
-            self._fitted[key] = [(self._of(one), blocks_in(size, one)) for size, one in blocks]
-        estimate = _Estimate(problem, plan, forms, machine)
-        return [estimate.cycles(*fitted)[0] for fitted in self._fitted[key]]
-
-    def _of(self, block: tuple[int, ...]) -> _Block:
-        if block not in self._blocks:
-            problem, lanes, forms, machine = self._stated
-            self._blocks[block] = _Block.of(problem, block, lanes, forms, machine, NARROW)
-        return self._blocks[block]
 
 
 class _Phases(NamedTuple):
