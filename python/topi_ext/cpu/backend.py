@@ -64,7 +64,7 @@ class CpuBackend:
             found = measured(problem, self.machine, self.processor, self.database)
             if found is not None:
                 return Choice(found, None, "measured")
-        cycles, plan = rated(problem, self.machine, self.selection)
+        cycles, plan = rated(problem.planned(), self.machine, self.selection)
         return Choice(plan, cycles, "estimate" if self.selection.is_all else "selected")
 
     def build(self, problem: Problem, plan: Plan | None = None) -> Any:

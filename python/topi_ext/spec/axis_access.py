@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from math import gcd
 from typing import Any
 
@@ -67,6 +68,11 @@ class AxisAccess:
     pad_before: int
     plane_per_tap: bool = False
 
+    @cached_property
+    def with_planes(self) -> AxisAccess:
+        """Return this access with a plane for each tap."""
+        return replace(self, plane_per_tap=True)
+
     @property
     def out_step(self) -> int:
         """Distance of neighbouring output positions of a phase."""
@@ -77,12 +83,12 @@ class AxisAccess:
         """Distance of the input positions that neighbouring output positions of a phase read."""
         return 1 if self.transposed else self.stride
 
-    @property
+    @cached_property
     def tap_step(self) -> int:
         """Distance of neighbouring taps of a phase: ``stride / gcd(dilation, stride)``, or 1."""
         return self.stride // gcd(self.dilation, self.stride) if self.transposed else 1
 
-    @property
+    @cached_property
     def groups(self) -> tuple[TapGroup, ...]:
         """The phases that have taps, grouped by how many: at most two groups.
 
@@ -94,7 +100,7 @@ class AxisAccess:
         groups = (TapGroup(0, rest, taps + 1), TapGroup(rest, self.tap_step - rest, taps))
         return tuple(group for group in groups if group.phases and group.taps)
 
-    @property
+    @cached_property
     def reads(self) -> dict[int, list[tuple[int, int]]]:
         """Return by how far the read is shifted, the phases that do so and the tap of each."""
         found: dict[int, list[tuple[int, int]]] = {}
@@ -131,7 +137,7 @@ class AxisAccess:
         """Change of the shift from one tap of a transposed phase to its next."""
         return -(self.dilation // gcd(self.dilation, self.stride))
 
-    @property
+    @cached_property
     def slots(self) -> int:
         """Return how many residues of the input position the taps read, or all taps if
         `plane_per_tap`.
@@ -173,7 +179,7 @@ class AxisAccess:
         ahead = self.dilation * tap - self.pad_before
         return self.in_step * position + (-ahead if self.transposed else ahead)
 
-    @property
+    @cached_property
     def _slot_period(self) -> int:
         return 1 if self.transposed else self.stride // gcd(self.dilation, self.stride)
 
@@ -191,17 +197,22 @@ class AxisAccess:
             table.append(Phase(offset, tuple(taps)))
         return tuple(table)
 
+    @cached_property
+    def busy_phases(self) -> int:
+        """Return how many phases meet taps."""
+        return sum(group.phases for group in self.groups)
+
     @property
     def has_empty_phase(self) -> bool:
         """Return whether some phase meets no tap, so that its outputs are zeros."""
-        return sum(group.phases for group in self.groups) < self.out_step
+        return self.busy_phases < self.out_step
 
-    @property
+    @cached_property
     def first_shift(self) -> int:
         """Smallest shift of any tap: of a transposed gather, which reads backwards, of the last."""
         return self._shift_of_tap(self.kernel - 1 if self.transposed else 0)
 
-    @property
+    @cached_property
     def last_shift(self) -> int:
         """Largest shift of any tap."""
         return self._shift_of_tap(0 if self.transposed else self.kernel - 1)

@@ -14,6 +14,7 @@ from .geometry import Geometry, Size, fail
 from .layout import Layouts
 from .post_ops import NO_ZERO_POINTS, UNFUSED, Epilogue, Fused, ZeroPoints, finished
 from .problem import Argument, FreshSize, Problem, by, listed, text_of
+from .size_hints import nominal
 from .size_rules import Rule, rules
 
 OPERANDS = {"conv": "xw", "conv_transpose": "yw", "conv_weight_grad": "xy"}
@@ -299,6 +300,12 @@ class Convolution(Problem):
     def weights(self) -> int:
         """Number of all weights."""
         return self.geometry.groups * self.weights_per_group
+
+    @cached_property
+    def elements(self) -> int:
+        """Return the elements of x, y and weights, of symbolic sizes as plans assume them."""
+        x, y = prod(nominal(self.x_sizes)), prod(nominal(self.y_sizes))
+        return self.geometry.c * x + self.geometry.k * y + self.weights
 
     @property
     def weights_are_runs(self) -> bool:

@@ -48,6 +48,9 @@ def accumulator(op: str, first: str, second: str, out: str) -> str:
     return "int64" if "int64" in (first, second, out) else "int32"
 
 
+_WIDTHS = {**_FLOATS, **_INTS, "bool": 1}
+
+
 def byte_width(dtype: str) -> int:
     """Return the bytes of one element."""
-    return {**_FLOATS, **_INTS, "bool": 1}[dtype]
+    return _WIDTHS[dtype]

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 from operator import index
 from typing import Any
@@ -28,6 +29,9 @@ Size = Any
 """An ``int``, or a symbolic expression of the compiler that builds the operator."""
 
 Ints = int | Sequence[int]
+
+_access = lru_cache(maxsize=4096)(AxisAccess)
+"""Equal accesses are one, whose table is made once for all sizes."""
 
 MAX_RANK = 3
 
@@ -467,10 +471,8 @@ class Geometry:
         ``(offset + pad_before - dilation*r) % stride == 0``, and then position
         ``j + (offset + pad_before - dilation*r) // stride`` of y.
         """
-        return tuple(
-            AxisAccess(transposed, r, s, d, before)
-            for r, s, d, before in zip(self.kernel, self.stride, self.dilation, self.pad_before)
-        )
+        axes = zip(self.kernel, self.stride, self.dilation, self.pad_before)
+        return tuple(_access(transposed, *axis) for axis in axes)
 
 
 # -------------------------------------------------------------------- checks

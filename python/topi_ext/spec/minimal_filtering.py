@@ -124,12 +124,12 @@ class Filter:
         """Return the residues of these inputs modulo `in_step`."""
         return tuple(sorted({i % self.in_step for i in self.inputs}))
 
-    @property
+    @cached_property
     def input_stride(self) -> int:
         """Return how far apart the inputs are, if terms read those of one residue alone; else 1."""
         return self.in_step if len(self.residues) == 1 else 1
 
-    @property
+    @cached_property
     def packed(self) -> Filter:
         """Return the filter for inputs of which only those are stored, adjacently."""
         every = self.input_stride
@@ -160,7 +160,7 @@ class Filter:
         """Return the distance from the first to the last input of so many neighbouring tiles."""
         return self.in_step * self.tile * (tiles - 1) + self.inputs[-1] + 1
 
-    @property
+    @cached_property
     def halo(self) -> int:
         """Return how many more inputs of a residue neighbouring tiles read than they have
         outputs.

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from .geometry import Size
 from .post_ops import NO_ZERO_POINTS, Epilogue
+from .size_hints import Unknown
 from .size_rules import Rule
 
 FreshSize = Callable[[str], Size]
@@ -71,6 +72,10 @@ class Problem:
     def with_sizes(self, fresh: FreshSize) -> Problem:
         """Return an anonymous problem with a fresh variable in place of each None."""
         return self
+
+    def planned(self) -> Problem:
+        """Return the problem that plans are made for: equal ones have equal symbolic sizes."""
+        return self if self.is_static else self.anonymous().with_sizes(Unknown)
 
     def rules(self) -> list[Rule]:
         """Return what a kernel checks of symbolic sizes when it runs."""

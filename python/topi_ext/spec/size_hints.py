@@ -3,15 +3,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
-from math import prod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from .conv import Convolution
 from .geometry import Size
 
 NOMINAL = (4, 8, 32, 64)
 """Assumed sizes of symbolic axes: batch, then depth, height and width."""
+
+
+def _written(form: str) -> Callable[[Unknown, Size], Unknown]:
+    return lambda size, other: Unknown(form.format(size, other))
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A symbolic size of plans, which need no more than its name: what is computed of equal ones
+    is equal.
+    """
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+    __add__, __radd__ = _written("({} + {})"), _written("({1} + {0})")
+    __sub__, __rsub__ = _written("({} - {})"), _written("({1} - {0})")
+    __mul__, __rmul__ = _written("({} * {})"), _written("({1} * {0})")
+    __floordiv__, __rfloordiv__ = _written("({} // {})"), _written("({1} // {0})")
 
 
 def nominal(sizes: Sequence[Size]) -> tuple[int, ...]:
@@ -19,15 +38,3 @@ def nominal(sizes: Sequence[Size]) -> tuple[int, ...]:
     return tuple(
         max(1, size) if isinstance(size, int) else nominal for size, nominal in zip(sizes, NOMINAL)
     )
-
-
-@lru_cache(maxsize=64)
-def data_elements(problem: Convolution) -> int:
-    """Return the elements of x and of y."""
-    x, y = prod(nominal(problem.x_sizes)), prod(nominal(problem.y_sizes))
-    return problem.geometry.c * x + problem.geometry.k * y
-
-
-def elements(problem: Convolution) -> int:
-    """Return the number of elements of data, result and weights."""
-    return data_elements(problem) + problem.weights

@@ -15,7 +15,6 @@ from typing import TypeVar
 from ...kernel.registry import cost_of
 from ...spec.axis_access import AxisAccess
 from ...spec.conv import Convolution
-from ...spec.size_hints import elements
 from ..machine import CACHE_LINE, CpuMachine
 from .costs import CommonCosts, costs_of
 from .vectors import MOST_STEP
@@ -206,8 +205,18 @@ def pack_cycles(
     """Return the estimated cycles of packing one window: rows begin, elements follow; `wide` are
     vectors that fill cache lines, by which neighbours are copied.
     """
-    last = accesses[-1]
-    slots = prod(access.slots for access in accesses)
+    last, planes = accesses[-1], channels * prod(access.slots for access in accesses)
+    cycles = planes * plane_cycles(last, window, common, wide=wide)
+    # One after the other, the taps read the same rows; with a step they do so one by one.
+    if last.plane_per_tap and last.in_step == 1:
+        cycles *= common.pack_again
+    return cycles
+
+
+def plane_cycles(
+    last: AxisAccess, window: Window, common: CommonCosts, *, wide: bool = False
+) -> float:
+    """Return the estimated cycles of packing one plane of a window with this access along rows."""
     begin, element = common.pack_row, common.pack_step
     if last.in_step > MOST_STEP:
         element = common.pack_apart
@@ -217,11 +226,7 @@ def pack_cycles(
         element = common.pack_element
         if wide:
             begin, element = common.pack_row_wide, common.pack_element_wide
-    cycles = channels * slots * (prod(window.extent[:-1]) * begin + window.elements * element)
-    # One after the other, the taps read the same rows; with a step they do so one by one.
-    if last.plane_per_tap and last.in_step == 1:
-        cycles *= common.pack_again
-    return cycles
+    return prod(window.extent[:-1]) * begin + window.elements * element
 
 
 def widening_cycles(dtype: str, wanted: str, common: CommonCosts) -> float:
@@ -235,7 +240,7 @@ def room_for(problem: Convolution) -> int:
     """Return the elements that tasks together may hold: those of operands and result, less some for
     tables.
     """
-    return elements(problem) * 15 // 16
+    return problem.elements * 15 // 16
 
 
 def memory_price(problem: Convolution, held: int, room: int | None = None) -> float:

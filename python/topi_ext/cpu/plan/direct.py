@@ -48,14 +48,11 @@ TURNED_CHANNELS = 8
 measured."""
 
 
-@lru_cache(maxsize=64)
 def read_through(problem: Convolution, *, plane_per_tap: bool) -> tuple[AxisAccess, ...]:
     """Return how the data of `problem` is read along the four axes; with `plane_per_tap` each tap
     of a ``conv`` has its own plane.
     """
-    if not plane_per_tap:
-        return problem.accesses
-    return tuple(replace(access, plane_per_tap=True) for access in problem.accesses)
+    return tuple(a.with_planes for a in problem.accesses) if plane_per_tap else problem.accesses
 
 
 @dataclass(frozen=True)
@@ -162,9 +159,14 @@ MOST_PHASES = 1 << 12
 @lru_cache(maxsize=64)
 def plan_direct(problem: Convolution, machine: CpuMachine) -> tuple[float, DirectPlan]:
     """Return the lanes over positions: the plan of kernels/direct.py, and its cycles."""
-    cost, plan = min(
-        _plans(problem, machine), key=lambda one: one[0] * _price(problem, one[1], machine)
-    )
+    best: tuple[float, float, DirectPlan] | None = None
+    for cost, plan in _plans(problem, machine):
+        if best is None or cost < best[0]:
+            priced = cost * _price(problem, plan, machine)
+            if best is None or priced < best[0]:
+                best = priced, cost, plan
+    assert best is not None
+    _, cost, plan = best
     return cost + _packing_cycles(problem, plan, machine), plan
 
 
@@ -210,7 +212,7 @@ def _plans(problem: Convolution, machine: CpuMachine) -> Iterator[tuple[float, D
             else register_tile(problem.out_channels, vectors, machine, kinds, most)
         )
         tasks = problem.geometry.groups * blocks_in(positions, block)
-        blocks = -(-problem.out_channels // channels)
+        blocks, of_block = -(-problem.out_channels // channels), None
         for splits, depth in product(
             candidate_splits(tasks, blocks, machine), candidate_depths(problem.in_channels)
         ):
@@ -218,7 +220,8 @@ def _plans(problem: Convolution, machine: CpuMachine) -> Iterator[tuple[float, D
                 window, lanes, channels, width, splits, depth, not problem.weights_are_rows,
                 plane_per_tap=plane_per_tap, tasks=2 * machine.threads, all_phases=all_phases,
             )  # fmt: skip
-            cycles = _cycles(problem, plan, machine)
+            of_block = of_block or _Block.of(problem, plan, machine)
+            cycles = _cycles(problem, plan, of_block, machine)
             if problem.is_static and tasks * splits * cycles < PARALLEL_CYCLES:
                 plan = replace(plan, parallel=False)
             yield -(-tasks * splits // machine.threads) * cycles, plan
@@ -275,8 +278,8 @@ def direct_elements(problem: Convolution, plan: DirectPlan, busy: int) -> int:
     return packed + busy * task
 
 
-class _Task(NamedTuple):
-    """Sizes of one task, of which all parts of its estimate are made.
+class _Block(NamedTuple):
+    """A block of positions and its register tiles, whatever the channels of a task.
 
     Attributes
     ----------
@@ -286,10 +289,10 @@ class _Task(NamedTuple):
         How often a block of output channels goes over the panel.
     vectors, tiles : int
         Vectors of the positions of the window, and register tiles of them.
-    per_split, chunks : int
-        Blocks of output channels; parts of the input channels that are summed at a time.
     panel, held : int
-        Bytes of what it reads, and of the sums of one block.
+        Bytes of what it reads of an input channel, and of the sums of a block of channels.
+    pack, step : float
+        Cycles of packing all input channels, and of a tap of one of them.
     """
 
     slots: int
@@ -298,46 +301,81 @@ class _Task(NamedTuple):
     passes: int
     vectors: int
     tiles: int
-    per_split: int
-    chunks: int
     panel: int
     held: int
+    pack: float
+    step: float
 
     @classmethod
-    def of(cls, problem: Convolution, plan: DirectPlan) -> _Task:
-        """Return the task of a plan."""
+    def of(cls, problem: Convolution, plan: DirectPlan, machine: CpuMachine) -> _Block:
+        """Return the block of a plan."""
         lanes, width, accesses = plan.lanes, byte_width(problem.acc_dtype), plan.accesses(problem)
         slots, phases = prod(g.slots for g in accesses), prod(g.out_step for g in accesses)
-        busy = prod(sum(group.phases for group in g.groups) for g in accesses)
-        together = sum(group.phases for group in accesses[-1].groups) if plan.all_phases else 1
+        last, busy = accesses[-1], prod(g.busy_phases for g in accesses)
         vectors = -(-plan.window.length // lanes)
-        blocks = -(-problem.out_channels // plan.channels)
+        # Rows of symbolic length are copied in another way.
+        wide = problem.is_static and machine.vector_bytes >= CACHE_LINE
+        common, channels = costs_of(machine).common, plan.channels
+        if plan.all_phases:
+            step = _whole_row_cycles(last, channels, vectors, plan.vectors, machine) / last.kernel
+        else:
+            shifted = plan.window.extent != plan.window.block
+            step = row_cycles(channels, vectors, plan.vectors, machine, shifted=shifted)
         return cls(
-            slots, phases, busy, busy // together, vectors,
+            slots, phases, busy, busy // (last.busy_phases if plan.all_phases else 1), vectors,
             tiles=-(-vectors // plan.vectors),
-            per_split=-(-blocks // plan.channel_splits),
-            chunks=-(-problem.in_channels // plan.depth),
-            panel=plan.depth * slots * plan.window.pitch(lanes) * width,
-            held=plan.channels * phases * vectors * lanes * width,
+            panel=slots * plan.window.pitch(lanes) * width,
+            held=channels * phases * vectors * lanes * width,
+            pack=pack_cycles(accesses, plan.window, problem.in_channels, common, wide=wide),
+            step=step,
         )  # fmt: skip
 
 
-def _cycles(problem: Convolution, plan: DirectPlan, machine: CpuMachine) -> float:
+class _Task(NamedTuple):
+    """Sizes of one task, of which all parts of its estimate are made.
+
+    Attributes
+    ----------
+    block : _Block
+    per_split, chunks : int
+        Blocks of output channels; parts of the input channels that are summed at a time.
+    panel : int
+        Bytes of what it reads at a time.
+    """
+
+    block: _Block
+    per_split: int
+    chunks: int
+    panel: int
+
+    @classmethod
+    def of(cls, problem: Convolution, plan: DirectPlan, block: _Block) -> _Task:
+        """Return the task of a plan."""
+        blocks = -(-problem.out_channels // plan.channels)
+        return cls(
+            block,
+            per_split=-(-blocks // plan.channel_splits),
+            chunks=-(-problem.in_channels // plan.depth),
+            panel=plan.depth * block.panel,
+        )
+
+
+def _cycles(problem: Convolution, plan: DirectPlan, of_block: _Block, machine: CpuMachine) -> float:
     """Return the estimated cycles of one task."""
-    task, costs = _Task.of(problem, plan), costs_of(machine).direct
-    pack = _panel_cycles(problem, plan, task, machine)
+    task, costs = _Task.of(problem, plan, of_block), costs_of(machine).direct
+    pack = _panel_cycles(problem, task, machine)
     compute = _product_cycles(problem, plan, task, machine)
     compute += _lines_again(problem, plan, task, machine)
     # Phases of long strides are put together one by one, and narrowed so.
     narrowed = 0.0 if problem.dtypes[2] == problem.acc_dtype else costs.out_narrowed
-    is_short = plan.accesses(problem)[-1].out_step < plan.lanes
+    is_short = problem.accesses[-1].out_step < plan.lanes
     element = costs.out_element if is_short else costs.out_element_alone + narrowed
-    block, held = plan.window.block, task.held
+    block, held = plan.window.block, of_block.held
     copy = prod(block[:-1]) * costs.out_row + prod(block) * element
-    copy *= task.per_split * plan.channels * task.phases
+    copy *= task.per_split * plan.channels * of_block.phases
     if task.chunks > 1:
         held *= task.per_split
-        sums = task.per_split * task.chunks * task.busy * plan.channels * task.vectors
+        sums = task.per_split * task.chunks * of_block.busy * plan.channels * of_block.vectors
         compute += sums * costs.sum_again * (1 if held <= machine.l2 // 2 else costs.sums_far)
     if held > machine.l2 // 2:
         copy *= costs.sums_far
@@ -353,39 +391,25 @@ def _cycles(problem: Convolution, plan: DirectPlan, machine: CpuMachine) -> floa
     )
 
 
-def _panel_cycles(
-    problem: Convolution, plan: DirectPlan, task: _Task, machine: CpuMachine
-) -> float:
+def _panel_cycles(problem: Convolution, task: _Task, machine: CpuMachine) -> float:
     """Return the cycles of packing the input of a task."""
-    costs = costs_of(machine)
-    # Rows of symbolic length are copied in another way.
-    wide = problem.is_static and machine.vector_bytes >= CACHE_LINE
-    pack = pack_cycles(
-        plan.accesses(problem), plan.window, problem.in_channels, costs.common, wide=wide
-    )
+    costs, pack = costs_of(machine).direct, task.block.pack
     if task.panel > machine.l2 // 2:
-        pack *= costs.direct.panel_far
-    elif task.panel <= most_of(machine.l1) and wide:
-        pack *= costs.direct.panel_near
-    return pack
+        return pack * costs.panel_far
+    is_near = task.panel <= most_of(machine.l1) and machine.vector_bytes >= CACHE_LINE
+    return pack * costs.panel_near if is_near and problem.is_static else pack
 
 
 def _product_cycles(
     problem: Convolution, plan: DirectPlan, task: _Task, machine: CpuMachine
 ) -> float:
     """Return the cycles of all products of a task, in register tiles, from a near or far panel."""
-    last, vectors = plan.accesses(problem)[-1], task.vectors
-    if plan.all_phases:
-        step = _whole_row_cycles(last, plan.channels, vectors, plan.vectors, machine) / last.kernel
-    else:
-        shifted = plan.window.extent != plan.window.block
-        step = row_cycles(plan.channels, vectors, plan.vectors, machine, shifted=shifted)
-    spill = _spill(plan, task, machine)
-    compute = task.per_split * problem.in_channels * problem.geometry.taps * step * spill
+    block, spill = task.block, _spill(plan, task, machine)
+    compute = task.per_split * problem.in_channels * problem.geometry.taps * block.step * spill
     if task.panel > most_of(machine.l2):
         # It is read once for every block of output channels, and phase that has taps.
-        rows = task.per_split * problem.in_channels * task.slots * task.passes
-        lines = rows * vectors * machine.vector_bytes // CACHE_LINE
+        rows = task.per_split * problem.in_channels * block.slots * block.passes
+        lines = rows * block.vectors * machine.vector_bytes // CACHE_LINE
         compute = max(compute, lines * costs_of(machine).common.l3_line)
     return compute
 
@@ -409,10 +433,11 @@ def _lines_again(problem: Convolution, plan: DirectPlan, task: _Task, machine: C
     weights = plan.depth * taps * plan.channels * width
     if task.panel + weights <= most_of(machine.l1):
         return 0.0
-    lines = task.slots * task.passes * (task.vectors + task.tiles)
+    block = task.block
+    lines = block.slots * block.passes * (block.vectors + block.tiles)
     # Planes that one tap reads come in order, and most of the way is hidden.
     slice_ = plan.depth * taps * (plan.vectors * plan.lanes + plan.channels) * width
-    has_one_tap = task.slots == 1 and taps <= task.phases
+    has_one_tap = block.slots == 1 and taps <= block.phases
     is_hidden = has_one_tap or (plan.plane_per_tap and slice_ <= machine.l1 // 2)
     each = costs.line_hidden if is_hidden else costs.line
     return task.per_split * problem.in_channels * lines * each
@@ -421,7 +446,7 @@ def _lines_again(problem: Convolution, plan: DirectPlan, task: _Task, machine: C
 def _may_take_rows(problem: Convolution, machine: CpuMachine) -> bool:
     """Return whether a register tile has room for all phases of a row, of one output channel."""
     last = problem.accesses[-1]
-    phases = sum(group.phases for group in last.groups)
+    phases = last.busy_phases
     few = problem.out_channels < FEW_CHANNELS and last.kernel <= MOST_ROW_TAPS
     return few and 1 < phases <= machine.registers // 2 - ROW_SUMS_LEFT
 
@@ -429,7 +454,7 @@ def _may_take_rows(problem: Convolution, machine: CpuMachine) -> bool:
 def _row_tile(problem: Convolution, vectors: int, machine: CpuMachine) -> tuple[int, int]:
     """Output channels and vectors of the cheapest register tile of whole rows."""
     last, usable = problem.accesses[-1], usable_registers(machine)
-    phases = sum(group.phases for group in last.groups)
+    phases = last.busy_phases
     best: tuple[float, int, int] | None = None
     for channels, width in product(range(1, problem.out_channels + 1), range(1, 9)):
         fits = (channels * phases + 1) * width < usable

@@ -112,7 +112,7 @@ def _cycles(
     window, high = gather.window, gather.channels // TILE
     slots = prod(g.slots for g in problem.accesses)
     phases = prod(g.out_step for g in problem.accesses)
-    busy = prod(sum(group.phases for group in g.groups) for g in problem.accesses)
+    busy = prod(g.busy_phases for g in problem.accesses)
     taps = problem.geometry.taps
     steps = -(-problem.in_channels // TILE)
     chunks = -(-steps // gather.depth)

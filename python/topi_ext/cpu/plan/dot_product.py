@@ -10,7 +10,6 @@ from math import prod
 
 from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
-from ...spec.size_hints import elements
 from ..machine import CACHE_LINE, CpuMachine
 from .cost import (
     PARALLEL_CYCLES,
@@ -97,7 +96,7 @@ def dot_product_candidates(
         task, held = _cycles(problem, plan, machine)
         cycles = -(-tasks // machine.threads) * task
         # The sums of the lanes of a vector take less than this.
-        room = elements(problem) - min(tasks, machine.threads) * CACHE_LINE
+        room = problem.elements - min(tasks, machine.threads) * CACHE_LINE
         cycles *= memory_price(problem, min(tasks, machine.threads) * held, room)
         is_shared = tasks > 1 and tasks * task >= PARALLEL_CYCLES
         yield cycles, replace(plan, parallel=is_shared)

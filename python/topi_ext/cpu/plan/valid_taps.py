@@ -3,26 +3,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import product
 from math import prod
-from operator import floordiv
+from operator import floordiv, itemgetter
 from statistics import mean
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
+from ...spec.geometry import Geometry
 from ..machine import CpuMachine
 from .cost import (
     MOST_MEAN,
     PARALLEL_CYCLES,
     candidate_depths,
     candidate_splits,
-    cheapest,
     memory_price,
     most_of,
+    room_for,
     tile_cycles,
     usable_registers,
     widening_cycles,
@@ -124,8 +124,14 @@ def valid_taps_candidates(
     None are yielded for symbolic images, for phases, an empty batch, and where nearly all products
     are with data, or none.
     """
-    if problem.n != 0 and 0 < problem.valid_fraction < MOST_VALID:
-        yield from _plans(problem, machine)
+    if _leaves_out(problem):
+        for cycles, of_tasks, plan in _rated(problem, _of_image(problem, machine), machine):
+            yield cycles, plan if of_tasks >= PARALLEL_CYCLES else replace(plan, parallel=False)
+
+
+def _leaves_out(problem: Convolution) -> bool:
+    """Return whether the kernel leaves out enough products with padding to be planned."""
+    return problem.n != 0 and 0 < problem.valid_fraction < MOST_VALID
 
 
 def valid_taps_of_any_size(
@@ -139,9 +145,14 @@ def valid_taps_of_any_size(
     most = MOST_VALID if problem.images_are_known else MOST_MEAN
     if not problem.is_plain or mean(one.valid_fraction for one in known) > most:
         return
-    some = known[:: -(-len(known) // MOST_PLANS)]
-    planned = ((one, cheapest(valid_taps_candidates(one, machine))) for one in some)
-    plans = [(one, replace(found[1], parallel=True)) for one, found in planned if found]
+    of_image: dict[Geometry, list[_Shared]] = {}
+    plans = []
+    for one in known[:: -(-len(known) // MOST_PLANS)]:
+        if _leaves_out(one):
+            if one.geometry not in of_image:
+                of_image[one.geometry] = list(_of_image(one, machine))
+            *_, plan = min(_rated(one, of_image[one.geometry], machine), key=itemgetter(0))
+            plans.append((one, plan))
     if not problem.images_are_known:
         plans = [(one, replace(plan, rows=(1, 1), room=plan.positions(one))) for one, plan in plans]
     for plan in dict.fromkeys(plan for _, plan in plans):
@@ -154,32 +165,47 @@ def _fitted_cycles(known: Convolution, plan: ValidTapsPlan, machine: CpuMachine)
         return float("inf")
     if plan.room:
         plan = replace(plan, rows=(1, plan.rows_of(*known.positions[2:])))
-    return _cycles(known, plan, machine)[0]
+    task = _task_cycles(known, plan, _width_of(known, plan.vectors, plan.m_tile, machine), machine)
+    return _cycles(_tasks(known, plan), task, machine)
 
 
-def _plans(problem: Convolution, machine: CpuMachine) -> Iterator[tuple[float, ValidTapsPlan]]:
-    """Yield the candidates, and their cycles."""
+_Shared = tuple[ValidTapsPlan, float, int]
+"""A plan, and what all batches share: the cycles of a task, and the elements that it holds."""
+
+
+def _rated(
+    problem: Convolution, plans: Iterable[_Shared], machine: CpuMachine
+) -> Iterator[tuple[float, float, ValidTapsPlan]]:
+    """Yield the cycles of the candidates, and of all their tasks."""
+    room = room_for(problem)
+    for plan, task, held in plans:
+        tasks = _tasks(problem, plan)
+        cycles = _cycles(tasks, task, machine)
+        cycles *= memory_price(problem, min(machine.threads, tasks) * held, room)
+        yield cycles, tasks * task, plan
+
+
+def _of_image(problem: Convolution, machine: CpuMachine) -> Iterator[_Shared]:
+    """Yield the candidates for images of this size, in whatever batch."""
     lanes, rows = machine.lanes(problem.acc_dtype), problem.positions[1:3]
     depths, heights = (
         sorted({-(-size // i) for i in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)}) for size in rows
     )
     vectors = -(-problem.out_channels // lanes)
-    for height, depth, wide in product(heights, depths, range(1, min(vectors, 6) + 1)):
+    tiles = {wide: _m_tile(problem, wide, machine) for wide in range(1, min(vectors, 6) + 1)}
+    widths = {wide: _width_of(problem, wide, tile, machine) for wide, tile in tiles.items()}
+    for height, depth, wide in product(heights, depths, widths):
         if depth > 1 and height < rows[1]:
             continue
-        m_tile = _m_tile(problem, wide, machine)
         for channels, splits in product(
             candidate_depths(problem.in_channels),
             candidate_splits(1, -(-vectors // wide), machine),
         ):
-            plan = ValidTapsPlan((depth, height), lanes, wide, m_tile, channels, splits)
-            cycles, of_tasks = _cycles(problem, plan, machine)
-            busy = min(machine.threads, _tasks(problem, plan))
-            cycles *= memory_price(problem, _elements(problem, plan, busy))
-            yield cycles, replace(plan, parallel=of_tasks >= PARALLEL_CYCLES)
+            plan = ValidTapsPlan((depth, height), lanes, wide, tiles[wide], channels, splits)
+            task = _task_cycles(problem, plan, widths[wide], machine)
+            yield plan, task, _elements(problem, plan)
 
 
-@lru_cache(maxsize=64)
 def _m_tile(problem: Convolution, vectors: int, machine: CpuMachine) -> int:
     """Return the register tile of fewest cycles, beside vectors of weights that are read once for
     it.
@@ -213,11 +239,11 @@ def _sums(problem: Convolution, plan: ValidTapsPlan) -> int:
     return plan.positions(problem) * plan.vectors * plan.lanes * blocks
 
 
-def _elements(problem: Convolution, plan: ValidTapsPlan, busy: int) -> int:
-    """Return the elements that the kernel allocates while `busy` tasks run."""
+def _elements(problem: Convolution, plan: ValidTapsPlan) -> int:
+    """Return the elements that a task allocates."""
     turned: int = plan.lanes * problem.positions[-1]
     inputs: int = plan.depth * plan.pitch(problem)
-    return busy * (inputs + _weights(problem, plan) + _sums(problem, plan) + turned)
+    return inputs + _weights(problem, plan) + _sums(problem, plan) + turned
 
 
 def _tasks(problem: Convolution, plan: ValidTapsPlan) -> int:
@@ -227,13 +253,29 @@ def _tasks(problem: Convolution, plan: ValidTapsPlan) -> int:
     return tasks
 
 
-def _cycles(problem: Convolution, plan: ValidTapsPlan, machine: CpuMachine) -> tuple[float, float]:
-    """Return the estimated cycles until the kernel is done, and of all its tasks."""
-    tasks, task = _tasks(problem, plan), _task_cycles(problem, plan, machine)
-    return -(-tasks // machine.threads) * task * costs_of(machine).valid_taps.all, tasks * task
+def _cycles(tasks: int, task: float, machine: CpuMachine) -> float:
+    """Return the estimated cycles until the kernel is done."""
+    return -(-tasks // machine.threads) * task * costs_of(machine).valid_taps.all
 
 
-def _task_cycles(problem: Convolution, plan: ValidTapsPlan, machine: CpuMachine) -> float:
+class _Width(NamedTuple):
+    """Cycles of all taps of one input channel along a row, and of copying the weights of a
+    block.
+    """
+
+    line: float
+    packed: float
+
+
+def _width_of(problem: Convolution, vectors: int, m_tile: int, machine: CpuMachine) -> _Width:
+    """Return those of blocks of so many vectors of output channels."""
+    packed = 0.0 if problem.prepacked else _weight_cycles(problem, vectors, machine)
+    return _Width(_line_cycles(problem, m_tile, vectors, machine), packed)
+
+
+def _task_cycles(
+    problem: Convolution, plan: ValidTapsPlan, of_width: _Width, machine: CpuMachine
+) -> float:
     """Return the estimated cycles of a task, the mean of all."""
     width, vectors, channels = byte_width(problem.acc_dtype), plan.vectors, problem.in_channels
     width_in: int = problem.in_sizes[-1]
@@ -247,7 +289,7 @@ def _task_cycles(problem: Convolution, plan: ValidTapsPlan, machine: CpuMachine)
 
     held = (plan.depth * plan.pitch(problem) + _weights(problem, plan)) * width
     weights = problem.weights_per_group * width // plan.channel_splits
-    products = share * channels * _line_cycles(problem, plan.m_tile, vectors, machine)
+    products = share * channels * of_width.line
     # Sums are taken up again by every tap, and weights read again for every row of positions.
     sums = share * chunks * sum(last) * vectors * costs.sum_vector
     far = costs.read if weights <= machine.l2 or not problem.prepacked else costs.read_far
@@ -258,20 +300,23 @@ def _task_cycles(problem: Convolution, plan: ValidTapsPlan, machine: CpuMachine)
     if _sums(problem, plan) * width > machine.l2:
         spill *= costs.sums_far  # sums come from further away, for each tap
     copied = share * channels * (costs.input_row + width_in * _each(problem, machine))
-    packed = 0.0 if problem.prepacked else _weight_cycles(problem, plan, machine)
     written = plan.positions(problem) * vectors * plan.lanes * costs.out_element
-    return costs.task + copied + blocks * (products * spill + sums + read + packed + written)
+    return (
+        costs.task + copied + blocks * (products * spill + sums + read + of_width.packed + written)
+    )
 
 
-def _weight_cycles(problem: Convolution, plan: ValidTapsPlan, machine: CpuMachine) -> float:
+def _weight_cycles(problem: Convolution, vectors: int, machine: CpuMachine) -> float:
     """Return the cycles of copying the weights of a block."""
+    lanes = machine.lanes(problem.acc_dtype)
+    channels = vectors * lanes
     costs, common = costs_of(machine).valid_taps, costs_of(machine).common
     each = costs.weight + widening_cycles(problem.dtypes[1], problem.acc_dtype, common)
-    if square_size(problem, plan.vectors * plan.lanes, plan.lanes):
+    if square_size(problem, channels, lanes):
         is_near = problem.weights * byte_width(problem.dtypes[1]) <= machine.l2 * machine.threads
         each = costs.turn_weight if is_near else costs.turn_weight_far
     taps: int = problem.geometry.taps
-    return problem.in_channels * plan.vectors * plan.lanes * taps * each
+    return problem.in_channels * channels * taps * each
 
 
 def _each(problem: Convolution, machine: CpuMachine) -> float:

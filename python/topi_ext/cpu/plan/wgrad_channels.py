@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import inf, prod
 from statistics import mean
+from typing import Any
 
 from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
@@ -21,8 +22,9 @@ from .cost import (
     candidate_channels,
     cheapest,
     memory_price,
-    pack_cycles,
+    plane_cycles,
     register_tile,
+    room_for,
     row_cycles,
 )
 from .costs import WgradChannelsCosts, costs_of
@@ -74,6 +76,12 @@ def wgrad_channels_candidates(
 
     None are yielded for images of which no block is small enough.
     """
+    for cycles, fields in _rated(problem, machine):
+        yield cycles, WgradChannelsPlan(*fields)
+
+
+def _rated(problem: Convolution, machine: CpuMachine) -> Iterator[tuple[float, tuple[Any, ...]]]:
+    """Yield the cycles of plans, and their fields."""
     geometry, lanes = problem.geometry, machine.lanes(problem.acc_dtype)
     costs, common = costs_of(machine).wgrad_channels, costs_of(machine).common
     c, k, taps = geometry.c_per_group, geometry.k_per_group, geometry.taps
@@ -82,6 +90,21 @@ def wgrad_channels_candidates(
     positions = nominal(problem.positions)
     clips = problem.valid_fraction < MOST_VALID
     share = problem.valid_fraction if clips else 1.0
+    room, is_static, last = room_for(problem), problem.is_static, problem.accesses[-1]
+    blocks = [
+        (
+            window := Window.of(block, problem.accesses),
+            size,
+            prod(block[:-1]),
+            blocks_in(positions, block),
+            plane_cycles(last, window, common),
+            _turn_cycles(problem, block, lanes, costs),
+            slots * window.pitch(lanes),
+        )
+        for block in candidate_blocks(positions, lanes)
+        for size in [prod(block)]
+        if size <= MOST_POSITIONS
+    ]
     for k_block in candidate_channels(k, lanes):
         vectors = -(-k_block // lanes)
         # The tile is one of channels alone: of neighbouring taps LLVM would keep what the next
@@ -89,52 +112,42 @@ def wgrad_channels_candidates(
         c_tile, v_tile = register_tile(c, vectors, machine)
         full, tail = divmod(vectors, v_tile)
         step = row_cycles(c_tile, vectors, v_tile, machine)
-        for block, c_block in product(
-            candidate_blocks(positions, lanes), candidate_channels(c, c_tile)
-        ):
-            size, rows = prod(block), prod(block[:-1])
-            if size > MOST_POSITIONS:
-                continue
-            window = Window.of(block, problem.accesses)
-            pack = pack_cycles(problem.accesses, window, c_block, common)
-            turn = vectors * _turn_cycles(problem, block, lanes, costs)
+        for one, c_block in product(blocks, candidate_channels(c, c_tile)):
+            window, size, rows, counts, packed, turned, planes = one
             # What is left over of the tiles goes one channel at a time.
             tiles = (c_block // c_tile + c_block % c_tile) * taps
             overhead = (full + bool(tail)) * (
                 rows * costs.row + c_tile * v_tile * costs.sum_vector + costs.tile
             )
             products = tiles * (size * step * share + overhead)
-            held = c_block * slots * window.pitch(lanes) + size * vectors * lanes
+            held = c_block * planes + size * vectors * lanes
             if held * width > machine.l2 // 2:
                 products *= costs.far
             products *= costs.products
-            counts = blocks_in(positions, block)
             write = k_block * c_block * (taps * costs.write + costs.write_row)
-            task = costs.task + counts * (pack + turn + products) + write
+            pack = c_block * slots * packed
+            task = costs.task + counts * (pack + vectors * turned + products) + write
             tasks = geometry.groups * -(-k // k_block) * -(-c // c_block)
             cost = -(-tasks // machine.threads) * task
             held += c_block * taps * vectors * lanes
-            cost *= memory_price(problem, min(tasks, machine.threads) * held)
-            parallel = not problem.is_static or tasks * task >= PARALLEL_CYCLES
-            yield (
-                cost,
-                WgradChannelsPlan(window, lanes, k_block, c_block, c_tile, v_tile, parallel, clips),
-            )
+            cost *= memory_price(problem, min(tasks, machine.threads) * held, room)
+            parallel = not is_static or tasks * task >= PARALLEL_CYCLES
+            yield cost, (window, lanes, k_block, c_block, c_tile, v_tile, parallel, clips)
 
 
 def wgrad_channels_of_any_size(
     problem: Convolution, known: Sequence[Convolution], machine: CpuMachine
 ) -> Iterator[tuple[WgradChannelsPlan, list[float]]]:
     """Return the plan for symbolic sizes, and its cycles for all `known` sizes."""
-    best = cheapest(wgrad_channels_candidates(problem, machine))
+    best = cheapest(_rated(problem, machine))
     if best is None:
         return
-    plan = best[1]
+    plan = WgradChannelsPlan(*best[1])
     if not problem.images_are_known:
         is_clipped = mean(one.valid_fraction for one in known) <= MOST_MEAN
         plan = replace(plan, clipped=is_clipped)
-    costed = (cheapest(wgrad_channels_candidates(one, machine)) for one in known)
-    yield plan, [one[0] if one else inf for one in costed]
+    costed = ((cycles for cycles, _ in _rated(one, machine)) for one in known)
+    yield plan, [min(cycles, default=inf) for cycles in costed]
 
 
 def _turn_cycles(

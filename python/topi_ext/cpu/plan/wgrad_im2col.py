@@ -11,7 +11,6 @@ from math import inf, prod
 from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ...spec.geometry import Geometry
-from ...spec.size_hints import elements
 from ..machine import CpuMachine
 from .cost import (
     PARALLEL_CYCLES,
@@ -116,7 +115,7 @@ def wgrad_im2col_candidates(
             cycles, of_tasks = _cycles(problem, plan, machine)
             busy = min(_tasks(problem, plan), machine.threads)
             held = busy * _elements(problem, plan)
-            cycles *= memory_price(problem, held, elements(problem))
+            cycles *= memory_price(problem, held, problem.elements)
             yield cycles, replace(plan, parallel=of_tasks >= PARALLEL_CYCLES)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import prod
+from typing import Any
 
 from ...kernel.registry import cost_of
 from ...spec.conv import Convolution
@@ -20,7 +21,8 @@ from .cost import (
     candidate_blocks,
     candidate_channels,
     memory_price,
-    pack_cycles,
+    plane_cycles,
+    room_for,
 )
 from .costs import costs_of
 from .window import Plan, Window
@@ -59,13 +61,20 @@ def plan_wgrad_positions(
     problem: Convolution, machine: CpuMachine
 ) -> tuple[float, WgradPositionsPlan]:
     """Return the cheapest candidate, and its cycles; every problem has one."""
-    return min(wgrad_positions_candidates(problem, machine), key=cost_of)
+    cycles, fields = min(_rated(problem, machine), key=cost_of)
+    return cycles, WgradPositionsPlan(*fields)
 
 
 def wgrad_positions_candidates(
     problem: Convolution, machine: CpuMachine
 ) -> Iterator[tuple[float, WgradPositionsPlan]]:
     """Yield plans, with lanes over positions, and their cycles."""
+    for cycles, fields in _rated(problem, machine):
+        yield cycles, WgradPositionsPlan(*fields)
+
+
+def _rated(problem: Convolution, machine: CpuMachine) -> Iterator[tuple[float, tuple[Any, ...]]]:
+    """Yield the cycles of plans, and their fields."""
     geometry, lanes = problem.geometry, machine.lanes(problem.acc_dtype)
     c, k, taps = geometry.c_per_group, geometry.k_per_group, geometry.taps
     last = geometry.kernel[-1]
@@ -74,41 +83,34 @@ def wgrad_positions_candidates(
     tap_tile = last if last <= 4 else min(range(4, 1, -1), key=lambda t: -(-last // t) * t)
     c_tile = max(1, min(c, 4 // tap_tile))
     k_tile = max(1, min(k, accumulators // (c_tile * tap_tile), 6))
-    positions = nominal(problem.positions)
+    positions, room, is_static = nominal(problem.positions), room_for(problem), problem.is_static
+    slots, size = prod(g.slots for g in problem.accesses), k_tile * c_tile * tap_tile
+    # Where a vector fills a cache line, those of x touch two.
+    touched = 2 if machine.vector_bytes >= CACHE_LINE else 1
+    loads = (k_tile + c_tile * tap_tile * touched) / costs.loads
+    step = max(size / machine.fmas, loads, costs.sum_ready)
+    channels = list(product(candidate_channels(k, k_tile), candidate_channels(c, c_tile)))
     for block in candidate_blocks(positions, lanes):
-        window = Window.of(block, problem.accesses)
-        planes = window.pitch(lanes) * width
-        for k_block, c_block in product(
-            candidate_channels(k, k_tile), candidate_channels(c, c_tile)
-        ):
+        window, chunks = Window.of(block, problem.accesses), blocks_in(positions, block)
+        planes, vectors = window.pitch(lanes) * width, -(-window.length // lanes)
+        turned = prod(window.extent[:-1]) * costs.row + window.elements * costs.element
+        packed = plane_cycles(problem.accesses[-1], window, common)
+        for k_block, c_block in channels:
             partial = k_block * c_block * taps * machine.vector_bytes
-            slots = prod(g.slots for g in problem.accesses)
             panels = (k_block + c_block * slots) * planes
             tasks = geometry.groups * -(-k // k_block) * -(-c // c_block)
-            vectors = -(-window.length // lanes)
-            rows = prod(window.extent[:-1])
-            pack = k_block * (rows * costs.row + window.elements * costs.element)
-            pack += pack_cycles(problem.accesses, window, c_block, common)
             tiles = -(-k_block // k_tile) * -(-c_block // c_tile) * (taps // last)
             tiles *= -(-last // tap_tile)
-            size = k_tile * c_tile * tap_tile
-            # Where a vector fills a cache line, those of x touch two.
-            touched = 2 if machine.vector_bytes >= CACHE_LINE else 1
-            loads = (k_tile + c_tile * tap_tile * touched) / costs.loads
             reload = costs.sums if partial <= machine.l1 // 2 else costs.sums_far
-            step = max(size / machine.fmas, loads, costs.sum_ready)
             cycles = tiles * (vectors * step + reload * size + costs.tile)
-            chunk = pack + cycles * (costs.near if panels + partial <= machine.l2 else costs.far)
-            chunks = blocks_in(positions, block)
+            chunk = k_block * turned + c_block * slots * packed
+            chunk += cycles * (costs.near if panels + partial <= machine.l2 else costs.far)
             task = chunks * chunk + k_block * c_block * taps * costs.write + costs.task
             cost = -(-tasks // machine.threads) * task
             held = (panels + partial) // width
-            cost *= memory_price(problem, min(tasks, machine.threads) * held)
-            parallel = not problem.is_static or tasks * task >= PARALLEL_CYCLES
-            plan = WgradPositionsPlan(
-                window, lanes, k_block, c_block, k_tile, c_tile, tap_tile, parallel
-            )
-            yield cost, plan
+            cost *= memory_price(problem, min(tasks, machine.threads) * held, room)
+            parallel = not is_static or tasks * task >= PARALLEL_CYCLES
+            yield cost, (window, lanes, k_block, c_block, k_tile, c_tile, tap_tile, parallel)
 
 
 def wgrad_positions_of_any_size(

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from math import prod
+from typing import NamedTuple
 
 from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
@@ -18,13 +20,14 @@ from ..winograd.tiles import (
     ROOMS,
     Tiled,
     candidate_tiles,
-    fitted_block,
+    fitted_blocks,
     input_rows,
     winograd_input_cycles,
     written_terms,
 )
 from .cost import (
     PARALLEL_CYCLES,
+    blocks_in,
     candidate_blocks,
     candidate_channels,
     most_of,
@@ -112,16 +115,21 @@ def wgrad_winograd_candidates(
     """
     if not problem.is_static or min(problem.y_sizes) < 1:
         return
+    room = room_for(problem)
     for one in _tiled(problem, machine):
-        blocks = candidate_blocks(nominal(one.tiles(problem)), one.lanes)
-        for block, plan in product(blocks, _candidates(problem, one, (1, 2, 4), machine)):
-            plan = replace(plan, block=block)
-            is_single = plan.passes(problem) == 1
-            if is_single and max(plan.channel_parts, plan.position_splits) > 1:
-                continue
-            if _elements(problem, plan, machine) <= room_for(problem):
-                cost = _cycles(problem, plan, machine, is_single=is_single)
-                yield cost, replace(plan, parallel=cost * machine.threads >= PARALLEL_CYCLES)
+        size, form = nominal(one.tiles(problem)), _Form.of(problem, one)
+        plans = list(_candidates(problem, one, (1, 2, 4), machine))
+        for sizes in candidate_blocks(size, one.lanes):
+            block = _Block.of(problem, one, form, machine, 1, sizes)
+            count = blocks_in(size, sizes)
+            is_single = form.phases * count == 1
+            for plan in plans:
+                if is_single and max(plan.channel_parts, plan.position_splits) > 1:
+                    continue
+                if _elements(problem, plan, form, block, machine, is_single=is_single) <= room:
+                    cost = _cycles(problem, plan, form, block, count, machine, is_single=is_single)
+                    parallel = cost * machine.threads >= PARALLEL_CYCLES
+                    yield cost, replace(plan, block=sizes, parallel=parallel)
 
 
 def wgrad_winograd_of_any_size(
@@ -131,19 +139,24 @@ def wgrad_winograd_of_any_size(
 
     None for what :func:`wgrad_winograd_candidates` has none for.
     """
+    most = room_for(known[-1])
     for one in _tiled(problem, machine):
-        rooms = [(1, 1, 1, vectors * one.lanes) for vectors in ROOMS]
-        for room, plan in product(rooms, _candidates(problem, one, (1,), machine)):
-            plan = replace(plan, block=room)
-            if _elements(known[-1], plan, machine) <= room_for(known[-1]):
-                yield plan, [_fitted_cycles(size, plan, machine) for size in known]
-
-
-def _fitted_cycles(known: Convolution, plan: WgradWinogradPlan, machine: CpuMachine) -> float:
-    """Return the estimated cycles of a plan for symbolic sizes, whose block fits the known ones."""
-    block = fitted_block(plan.tiles(known), prod(plan.block), plan.position_splits)
-    plan = replace(plan, block=block)
-    return _cycles(known, plan, machine, is_single=False, narrowest=NARROW)
+        form, sizes = _Form.of(problem, one), [one.tiles(each) for each in known]
+        block_of = partial(_Block.of, problem, one, form, machine, NARROW)
+        fitted = fitted_blocks(sizes, block_of)
+        plans = list(_candidates(problem, one, (1,), machine))
+        for room in (vectors * one.lanes for vectors in ROOMS):
+            whole = block_of((1, 1, 1, room))
+            is_single = form.phases * blocks_in(sizes[-1], whole.sizes) == 1
+            for plan in plans:
+                if _elements(problem, plan, form, whole, machine, is_single=is_single) <= most:
+                    yield (
+                        replace(plan, block=whole.sizes),
+                        [
+                            _cycles(problem, plan, form, *each, machine, is_single=False)
+                            for each in fitted(room, plan.position_splits)
+                        ],
+                    )
 
 
 def _tiled(problem: Convolution, machine: CpuMachine) -> Iterator[WgradWinogradPlan]:
@@ -167,6 +180,74 @@ def _filters(problem: Convolution, plan: WgradWinogradPlan) -> list[Filter]:
     return [of_axis[0] for of_axis in plan.filters(problem)]
 
 
+class _Form(NamedTuple):
+    """How each axis is computed with one tile; its terms and points, and the phases."""
+
+    filters: list[Filter]
+    terms: int
+    points: int
+    phases: int
+
+    @classmethod
+    def of(cls, problem: Convolution, plan: WgradWinogradPlan) -> _Form:
+        """Return the form of the tile of a plan."""
+        filters = _filters(problem, plan)
+        counts = ((len(f.terms), len(f.points), len(f.phases)) for f in filters)
+        return cls(filters, *map(prod, zip(*counts)))
+
+
+class _Block(NamedTuple):
+    """A block of tiles, with whatever channels of x.
+
+    Attributes
+    ----------
+    sizes : tuple of int
+    tiles, pitch : int
+        Their number, and the distance of two rows of combined inputs.
+    rows, raw : int
+        Elements of its combined outputs, and of the inputs of a channel as they are.
+    inputs, outputs : float
+        Cycles of combining the inputs of a channel, and all outputs.
+    """
+
+    sizes: tuple[int, ...]
+    tiles: int
+    pitch: int
+    rows: int
+    raw: int
+    inputs: float
+    outputs: float
+
+    @classmethod
+    def of(
+        cls,
+        problem: Convolution,
+        plan: WgradWinogradPlan,
+        form: _Form,
+        machine: CpuMachine,
+        narrowest: int,
+        sizes: tuple[int, ...],
+    ) -> _Block:
+        """Return the block of so many tiles along the four axes; `narrowest` are the lanes of the
+        narrowest vectors.
+        """
+        lanes, tile, tiles = plan.lanes, plan.tile, prod(sizes)
+        costs, of_tiles = costs_of(machine).wgrad_winograd, costs_of(machine).tiles
+        vectors = -(-problem.geometry.k_per_group // lanes)
+        line, tile_rows = sizes[3] * tile[2], prod(sizes[:-1])
+        row = lanes * (costs.turn_row + line * costs.turn_element) + line
+        turn = tile_rows * prod(tile[:-1]) * row
+        return cls(
+            sizes,
+            tiles,
+            replace(plan, block=sizes).pitch,
+            rows=form.points * tiles * vectors * lanes,
+            raw=prod(input_rows(form.filters, sizes)) + lanes,
+            inputs=winograd_input_cycles(form.filters, sizes, lanes, of_tiles, narrowest),
+            outputs=vectors * (turn + tiles * form.points * costs.point),
+        )
+
+
 def _candidates(
     problem: Convolution, plan: WgradWinogradPlan, parts: Sequence[int], machine: CpuMachine
 ) -> Iterator[WgradWinogradPlan]:
@@ -179,16 +260,15 @@ def _candidates(
                 yield replace(plan, c_block=c_block, channel_parts=count, position_splits=shares)
 
 
-def _sizes(problem: Convolution, plan: WgradWinogradPlan) -> tuple[int, int, int]:
+def _sizes(
+    problem: Convolution, plan: WgradWinogradPlan, form: _Form, block: _Block
+) -> tuple[int, int, int]:
     """Return the elements of the combined outputs of a block, of the inputs of a task, and of the
     sums of one channel of x.
     """
-    filters = _filters(problem, plan)
-    terms, points = (prod(len(f.terms) for f in filters), prod(len(f.points) for f in filters))
     vectors = -(-problem.geometry.k_per_group // plan.lanes)
-    rows = points * prod(plan.block) * vectors * plan.lanes
-    inputs = terms * plan.rows * plan.pitch + prod(input_rows(filters, plan.block)) + plan.lanes
-    return rows, inputs, (terms * vectors + 1) * plan.lanes
+    inputs = form.terms * plan.rows * block.pitch + block.raw
+    return block.rows, inputs, (form.terms * vectors + 1) * plan.lanes
 
 
 def _tasks(problem: Convolution, plan: WgradWinogradPlan) -> int:
@@ -196,54 +276,53 @@ def _tasks(problem: Convolution, plan: WgradWinogradPlan) -> int:
     return -(-problem.geometry.c_per_group // (plan.c_block * plan.channel_parts))
 
 
-def _elements(problem: Convolution, plan: WgradWinogradPlan, machine: CpuMachine) -> int:
-    """Return the elements that the kernel allocates."""
-    rows, inputs, sums = _sizes(problem, plan)
+def _elements(
+    problem: Convolution,
+    plan: WgradWinogradPlan,
+    form: _Form,
+    block: _Block,
+    machine: CpuMachine,
+    *,
+    is_single: bool,
+) -> int:
+    """Return the elements that the kernel allocates; of a single pass each task has sums."""
+    rows, inputs, sums = _sizes(problem, plan, form, block)
     # Outputs of a row of tiles, turned before they are combined.
-    inputs += prod(plan.tile) * plan.block[-1] * plan.lanes
+    inputs += prod(plan.tile) * block.sizes[-1] * plan.lanes
     tasks = _tasks(problem, plan)
     if plan.position_splits > 1:
         busy = min(machine.threads, plan.position_splits)
         return busy * (rows + inputs) + sums * plan.c_block * tasks * plan.position_splits
     busy = min(machine.threads, tasks)
-    is_single = plan.passes(problem) == 1
     return rows + busy * inputs + sums * plan.c_block * (busy if is_single else tasks)
 
 
 def _cycles(
     problem: Convolution,
     plan: WgradWinogradPlan,
+    form: _Form,
+    block: _Block,
+    count: int,
     machine: CpuMachine,
     *,
     is_single: bool,
-    narrowest: int = 1,
 ) -> float:
-    """Return the estimated cycles; of a single pass sums are written once."""
-    geometry, lanes, tile, block = problem.geometry, plan.lanes, plan.tile, plan.block
-    filters, c_block, shares = _filters(problem, plan), plan.c_block, plan.position_splits
-    width, costs, of_tiles = (
-        byte_width(problem.acc_dtype),
-        costs_of(machine).wgrad_winograd,
-        costs_of(machine).tiles,
-    )
-    rows, inputs, sums = _sizes(problem, plan)
-    tasks, passes = _tasks(problem, plan), plan.passes(problem)
-    terms, points = (prod(len(f.terms) for f in filters), prod(len(f.points) for f in filters))
+    """Return the estimated cycles of so many blocks; of a single pass sums are written once."""
+    geometry, lanes, passes = problem.geometry, plan.lanes, form.phases * count
+    c_block, shares, terms = plan.c_block, plan.position_splits, form.terms
+    width, costs = byte_width(problem.acc_dtype), costs_of(machine).wgrad_winograd
+    rows, inputs, sums = _sizes(problem, plan, form, block)
+    tasks = _tasks(problem, plan)
     vectors = -(-geometry.k_per_group // lanes)
     step = row_cycles(plan.c_tile, vectors, plan.vectors, machine)
     write = vectors * (terms * costs.term + geometry.taps * lanes * costs.write)
-    line, tile_rows = block[3] * tile[2], prod(block[:-1])
-    turn = (
-        tile_rows * prod(tile[:-1]) * (lanes * (costs.turn_row + line * costs.turn_element) + line)
-    )
-    outputs = vectors * (turn + prod(block) * points * costs.point)
     # What is left over of the tiles goes one channel at a time.
     register_tiles = c_block // plan.c_tile + c_block % plan.c_tile
-    task = costs.task + c_block * winograd_input_cycles(filters, block, lanes, of_tiles, narrowest)
+    task = costs.task + c_block * block.inputs
     # From a cache that is further away, and not of this core alone.
     near = rows + inputs + (sums * c_block * tasks if shares > 1 else 0)
     far = 1.0 if near * width <= most_of(machine.l2) else costs.far
-    task += terms * register_tiles * prod(block) * step * far
+    task += terms * register_tiles * block.tiles * step * far
     # Sums that go on are read as well, from where those of all channels fit.
     is_far = sums * c_block * tasks * width > FAR_SUMS * machine.l2
     each = costs.sum_again_far if is_far else costs.sum_again
@@ -254,10 +333,11 @@ def _cycles(
     written = turns * c_block * write
     if shares > 1:
         added = turns * c_block * sums * shares * costs.add
-        cost = -(-passes // shares) * (outputs + tasks * task)
+        cost = -(-passes // shares) * (block.outputs + tasks * task)
         cost *= costs.shares
         cost += added + written + costs.share_tasks
     else:
+        outputs = block.outputs
         # Lines that the other cores have read are slow to write.
         if machine.threads > 1:
             outputs += rows * costs.shared_output

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -45,17 +46,17 @@ class Window:
         extent = tuple(b + g.last_shift - g.first_shift for b, g in zip(block, accesses))
         return cls(tuple(block), extent)
 
-    @property
+    @cached_property
     def steps(self) -> tuple[int, ...]:
         """Distance in flat positions of neighbours along each axis."""
         return tuple(prod(self.extent[axis + 1 :]) for axis in range(len(self.extent)))
 
-    @property
+    @cached_property
     def length(self) -> int:
         """Flat positions from the first to the last of the block."""
         return sum((b - 1) * step for b, step in zip(self.block, self.steps)) + 1
 
-    @property
+    @cached_property
     def elements(self) -> int:
         """Elements of the whole window."""
         return prod(self.extent)

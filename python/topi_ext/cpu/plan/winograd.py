@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from itertools import product
 from math import gcd, prod
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from typing import NamedTuple
 from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ...spec.minimal_filtering import Filter, joined_filters_of
-from ...spec.size_hints import elements, nominal
+from ...spec.size_hints import nominal
 from ..machine import CpuMachine
 from ..winograd.rows import COMBINED, WinogradRows
 from ..winograd.tiles import (
@@ -21,7 +22,7 @@ from ..winograd.tiles import (
     Tile,
     Tiled,
     candidate_tiles,
-    fitted_block,
+    fitted_blocks,
     input_rows,
     winograd_input_cycles,
     written_terms,
@@ -222,40 +223,35 @@ def winograd_of_any_size(
     direct = plan_direct(replace(problem, prepacked=False), machine)[1]
     one = WinogradPlan((1,) * 3, (1,) * 4, lanes, 1, 1, 1, 1, direct)
     shapes = {register_tile(problem.out_channels, vectors, machine) for vectors in (1, 2, 3, 4)}
-    loops = list(_loops_of_any_size(problem, machine))
     for tile in tiles:
         template = replace(one, tile=tile)
-        combinations = _combinations(problem, template)
-        if not combinations:
+        forms = _Forms.of(problem, template)
+        if forms is None:
             continue
-        for block, order, shape in product(ROOMS, loops, shapes):
-            room = order._replace(block=(1, 1, 1, block * lanes))
-            plan = _with_loops(problem, template, combinations, room, shape, machine)
-            if plan is None or not _fits(known[-1], plan, combinations, machine):
-                continue
-            yield plan, [_fitted_cycles(one, plan, combinations, machine) for one in known]
+        rooms = [(1, 1, 1, vectors * lanes) for vectors in ROOMS]
+        loops = list(_loops_of_any_size(problem, forms, machine))
+        # Loops that differ may become the same plan.
+        plans = dict.fromkeys(
+            _with_loops(problem, template, forms, order._replace(block=room), shape, machine)
+            for room, order, shape in product(rooms, loops, shapes)
+        )
+        block_of = partial(_Block.of, problem, lanes, forms, machine, NARROW)
+        fitted = fitted_blocks([template.tiles(one) for one in known], block_of)
+        for plan in plans:
+            if plan is not None and _fits(known[-1], plan, forms, machine):
+                estimate = _Estimate(problem, plan, forms, machine)
+                blocks = fitted(prod(plan.block), plan.position_splits or plan.tasks)
+                yield plan, [estimate.cycles(*one)[0] for one in blocks]
 
 
-def _fitted_cycles(
-    known: Convolution,
-    plan: WinogradPlan,
-    combinations: Sequence[tuple[Filter, ...]],
-    machine: CpuMachine,
-) -> float:
-    """Return the estimated cycles of a plan for symbolic sizes, whose block fits the known ones."""
-    block = fitted_block(plan.tiles(known), prod(plan.block), plan.position_splits or plan.tasks)
-    return _cycles(known, replace(plan, block=block), combinations, machine, NARROW)[0]
-
-
-def _loops_of_any_size(problem: Convolution, machine: CpuMachine) -> Iterator[Loops]:
+def _loops_of_any_size(problem: Convolution, forms: _Forms, machine: CpuMachine) -> Iterator[Loops]:
     """Candidates: blocks of positions are tasks, or shares of parts are."""
     yield Loops((1,) * 4)
     tasks = -(-machine.threads // problem.geometry.groups)
     for parts in sorted({tasks * count for count in (1, 2, 4, 8)} | {1, -(-tasks // 2)}):
         shares = -(-tasks // parts)
-        orders = (False,) if problem.prepacked else (False, True)
         if not (problem.prepacked and parts > tasks):
-            for order in orders:
+            for order in forms.orders(problem):
                 yield Loops((1,) * 4, parts, shares, by_slice=order)
 
 
@@ -263,7 +259,7 @@ def _room(problem: Convolution) -> int:
     """Return the workspace limit: no more than operands and result take, minus tables and collected
     rows.
     """
-    return elements(problem) * 511 // 512
+    return problem.elements * 511 // 512
 
 
 def _direct(problem: Convolution, machine: CpuMachine) -> DirectPlan | None:
@@ -287,28 +283,29 @@ def _plans(
     problem: Convolution, template: WinogradPlan, machine: CpuMachine
 ) -> Iterator[tuple[float, WinogradPlan]]:
     """Yield the candidates with the tile of this one, and their cycles."""
-    combinations = _combinations(problem, template)
-    for loops in _loops(problem, template, machine) if combinations else ():
+    forms = _Forms.of(problem, template)
+    if forms is None:
+        return
+    block_of = cache(partial(_Block.of, problem, template.lanes, forms, machine, 1))
+    for loops in _loops(problem, template, forms, machine):
         vectors = -(-prod(loops.block) // template.lanes)
         tile = register_tile(problem.out_channels, vectors, machine, kinds=0)
-        whole = _with_loops(problem, template, combinations, loops, tile, machine)
-        for plan in _chunked(problem, whole, combinations, machine) if whole else ():
-            if _fits(problem, plan, combinations, machine):
-                cycles, of_tasks = _cycles(problem, plan, combinations, machine)
+        whole = _with_loops(problem, template, forms, loops, tile, machine)
+        for plan in _chunked(problem, whole, forms, machine) if whole else ():
+            if _fits(problem, plan, forms, machine):
+                estimate = _Estimate(problem, plan, forms, machine)
+                cycles, of_tasks = estimate.cycles(block_of(plan.block), _positions(problem, plan))
                 yield cycles, replace(plan, parallel=of_tasks >= PARALLEL_CYCLES)
 
 
 def _chunked(
-    problem: Convolution,
-    plan: WinogradPlan,
-    combinations: Sequence[tuple[Filter, ...]],
-    machine: CpuMachine,
+    problem: Convolution, plan: WinogradPlan, forms: _Forms, machine: CpuMachine
 ) -> Iterator[WinogradPlan]:
     """Yield the plan, and where its inputs do not stay near, those of as few chunks as let them,
     and of twice as many, which hold less.
     """
     yield plan
-    inputs, near = _inputs_bytes(problem, plan, combinations), most_of(machine.l2)
+    inputs, near = _inputs_bytes(problem, plan, forms), most_of(machine.l2)
     if plan.inputs_first or inputs <= near:
         return
     enough = [
@@ -319,60 +316,74 @@ def _chunked(
     yield from (replace(plan, chunks=chunks) for chunks in enough[:2])
 
 
-def _combinations(problem: Convolution, plan: WinogradPlan) -> list[tuple[Filter, ...]]:
-    """Return how the kinds of phases are computed; nothing if the unrolled code would be too
-    large.
+class _Kind(NamedTuple):
+    """How phases of one kind are computed, how many they are, and terms and points of a tile."""
+
+    filters: tuple[Filter, ...]
+    phases: int
+    terms: float
+    points: int
+
+
+class _Forms(NamedTuple):
+    """The kinds of phases with one tile: what depends neither on sizes nor on the rest of a plan.
+
+    Attributes
+    ----------
+    kinds : tuple of _Kind
+    rows, points : int
+        Rows of combined inputs for one input channel, and points, of the phases that have most.
+    terms : float
+        Combined taps of two channels.
+    slices : int
+        Slices of the kernel.
     """
-    combinations = list(product(*plan.filters(problem)))
-    if len(combinations) > MOST_KINDS or written_terms(combinations) > MOST_TERMS:
-        return []
-    return combinations
+
+    kinds: tuple[_Kind, ...]
+    rows: int
+    points: int
+    terms: float
+    slices: int
+
+    @classmethod
+    def of(cls, problem: Convolution, plan: WinogradPlan) -> _Forms | None:
+        """Return those of the tile of a plan; None if the unrolled code would be too large."""
+        found = list(product(*plan.filters(problem)))
+        if len(found) > MOST_KINDS or written_terms(found) > MOST_TERMS:
+            return None
+        kinds = (
+            _Kind(
+                filters,
+                phases=prod(len(f.phases) for f in filters),
+                terms=prod([f.mean_terms for f in filters]),
+                points=prod(len(f.points) for f in filters),
+            )
+            for filters in found
+        )
+        return cls(
+            tuple(kinds),
+            rows=max(prod(len(f.terms) for f in filters) for filters in found),
+            points=max(prod(len(f.points) for f in filters) for filters in found),
+            terms=sum(prod(f.mean_terms * len(f.first_taps) for f in one) for one in found),
+            slices=plan.slices(problem),
+        )
+
+    def orders(self, problem: Convolution) -> tuple[bool, ...]:
+        """Candidates of `by_slice`."""
+        return (False, True) if self.slices > 1 and not problem.prepacked else (False,)
 
 
-def _fits(
-    problem: Convolution,
-    plan: WinogradPlan,
-    combinations: Sequence[tuple[Filter, ...]],
-    machine: CpuMachine,
-) -> bool:
+def _fits(problem: Convolution, plan: WinogradPlan, forms: _Forms, machine: CpuMachine) -> bool:
     """Return whether there is room for what it holds, and what a task combines is near."""
-    busy = min(machine.threads, _tasks(problem, plan))
-    if _elements(problem, plan, combinations, busy) > _room(problem):
+    if not plan.inputs_first and _inputs_bytes(problem, plan, forms) > machine.l2 * 2:
         return False
-    return plan.inputs_first or _inputs_bytes(problem, plan, combinations) <= machine.l2 * 2
+    busy = min(machine.threads, _tasks(problem, plan))
+    return _elements(problem, plan, forms, busy) <= _room(problem)
 
 
-def _inputs_bytes(
-    problem: Convolution, plan: WinogradPlan, combinations: Sequence[tuple[Filter, ...]]
-) -> int:
+def _inputs_bytes(problem: Convolution, plan: WinogradPlan, forms: _Forms) -> int:
     """Return the combined inputs of one chunk and phase."""
-    rows = _most_terms(combinations) * plan.depth(problem)
-    return rows * plan.pitch * byte_width(problem.acc_dtype)
-
-
-def _cycles(
-    problem: Convolution,
-    plan: WinogradPlan,
-    combinations: Sequence[tuple[Filter, ...]],
-    machine: CpuMachine,
-    narrowest: int = 1,
-) -> tuple[float, float]:
-    """Return the estimated cycles until the kernel is done, and of all its tasks but for combining
-    taps.
-    """
-    tasks = _tasks(problem, plan)
-    inputs, cycles = _task_cycles(problem, plan, combinations, machine, narrowest)
-    combining = 0.0
-    if not problem.prepacked:
-        combining = _combining_cycles(problem, plan, combinations, machine)
-    if plan.position_splits:
-        combining /= problem.geometry.groups * plan.channel_parts
-        turns = -(-_positions(problem, plan) // plan.position_splits)
-        task = inputs * turns + plan.per_task * (cycles * turns + combining)
-        return -(-tasks // machine.threads) * task, tasks * task
-    task = cycles + inputs
-    cost = -(-tasks // machine.threads) * task * plan.channel_parts + combining / machine.threads
-    return cost, tasks * task
+    return forms.rows * plan.depth(problem) * plan.pitch * byte_width(problem.acc_dtype)
 
 
 def _positions(problem: Convolution, plan: WinogradPlan) -> int:
@@ -382,11 +393,14 @@ def _positions(problem: Convolution, plan: WinogradPlan) -> int:
 
 def _tasks(problem: Convolution, plan: WinogradPlan) -> int:
     """Tasks that may run at once."""
+    groups = problem.geometry.groups
     if plan.position_splits:
-        return (
-            problem.geometry.groups * -(-plan.channel_parts // plan.per_task) * plan.position_splits
-        )
-    return problem.geometry.groups * _positions(problem, plan) * plan.channel_splits
+        return _tasks_of_parts(plan, groups)
+    return groups * _positions(problem, plan) * plan.channel_splits
+
+
+def _tasks_of_parts(plan: WinogradPlan, groups: int) -> int:
+    return groups * -(-plan.channel_parts // plan.per_task) * plan.position_splits
 
 
 class Loops(NamedTuple):
@@ -402,7 +416,7 @@ class Loops(NamedTuple):
 def _with_loops(
     problem: Convolution,
     template: WinogradPlan,
-    combinations: Sequence[tuple[Filter, ...]],
+    forms: _Forms,
     loops: Loops,
     tile: tuple[int, int],
     machine: CpuMachine,
@@ -426,17 +440,18 @@ def _with_loops(
     splits, tasks = 1, _tasks(problem, plan)
     if tasks < 2 * machine.threads and not loops.position_splits:
         splits = min(blocks, -(-2 * machine.threads // tasks))
-    most = max(prod(len(f.points) for f in combination) for combination in combinations)
-    held = most * channels * width * template.lanes * byte_width(problem.acc_dtype)
+    held = forms.points * channels * width * template.lanes * byte_width(problem.acc_dtype)
     passes = -(-blocks * held // (splits * machine.l2 // 3))
     return replace(plan, channel_splits=splits, pass_blocks=-(-blocks // (splits * passes)))
 
 
-def _loops(problem: Convolution, plan: WinogradPlan, machine: CpuMachine) -> Iterator[Loops]:
+def _loops(
+    problem: Convolution, plan: WinogradPlan, forms: _Forms, machine: CpuMachine
+) -> Iterator[Loops]:
     """Candidates; the shares of a part are tasks, or there are none."""
     tiles = nominal(plan.tiles(problem))
     blocks = list(candidate_blocks(tiles, plan.lanes))
-    orders = (False, True)[: 1 + (plan.slices(problem) > 1 and not problem.prepacked)]
+    orders = forms.orders(problem)
     for block, parts in product(blocks, (1,) if problem.prepacked else (1, 2, 4, 8)):
         yield Loops(block, parts)
         if problem.is_static and not problem.prepacked and machine.threads > 1:
@@ -453,25 +468,20 @@ def _loops(problem: Convolution, plan: WinogradPlan, machine: CpuMachine) -> Ite
                 yield Loops(block, tasks * per_task, 1, 1, order)
 
 
-def _elements(
-    problem: Convolution,
-    plan: WinogradPlan,
-    combinations: Sequence[tuple[Filter, ...]],
-    busy: int,
-) -> int:
+def _elements(problem: Convolution, plan: WinogradPlan, forms: _Forms, busy: int) -> int:
     """Return the elements that the kernel allocates while `busy` tasks run."""
     blocks = -(-problem.out_channels // (plan.channels * plan.channel_parts))
     rows = WinogradRows(problem, plan)
     width = plan.vectors * plan.lanes
-    points = max(prod(len(f.points) for f in kinds) for kinds in combinations)
-    outputs = prod(plan.tile) * combinations[0][2].out_step
-    task = points * plan.pass_blocks * plan.channels * width
+    outputs = prod(plan.tile) * forms.kinds[0].filters[2].out_step
+    task = forms.points * plan.pass_blocks * plan.channels * width
     task += -(-blocks // plan.channel_splits) * plan.channels * outputs * plan.pitch
     task += rows.inputs_held * plan.pitch
     # Rows of data as they are, for each filter along the row.
     raw: dict[tuple[Filter, ...], int] = {}
-    for *pair, last in combinations:
-        read = plan.lanes + prod(input_rows((*pair, last), plan.block))
+    for kind in forms.kinds:
+        *pair, _ = kind.filters
+        read = plan.lanes + prod(input_rows(kind.filters, plan.block))
         raw[tuple(pair)] = raw.get(tuple(pair), 0) + read
     task += max(raw.values())
     if problem.prepacked:
@@ -484,133 +494,163 @@ def _elements(
     return problem.geometry.groups * combined + busy * task
 
 
-def _task_cycles(
-    problem: Convolution,
-    plan: WinogradPlan,
-    combinations: Sequence[tuple[Filter, ...]],
-    machine: CpuMachine,
-    narrowest: int,
-) -> tuple[float, float]:
-    """Return the estimated cycles of one task: of combining its inputs, and all others."""
-    costs, total, combined = costs_of(machine), costs_of(machine).winograd.task, 0.0
-    task = _Task.of(problem, plan, combinations, machine)
-    for kinds in combinations:
-        phases = prod(len(f.phases) for f in kinds)
-        channel = winograd_input_cycles(kinds, plan.block, plan.lanes, costs.tiles, narrowest)
-        combined += phases * problem.in_channels * channel
-        products = _product_cycles(problem, plan, kinds, task, machine)
-        sums, copy = _output_cycles(plan, kinds, task, costs.winograd)
-        total += phases * (products + sums + copy)
-    return combined, total
+class _Block(NamedTuple):
+    """A block of tiles: their number, the rows of them, and the cycles of combining its inputs."""
 
-
-class _Task(NamedTuple):
-    """Sizes of one task, of which all parts of its estimate are made.
-
-    Attributes
-    ----------
-    blocks : float
-        Blocks of output channels, the mean of all tasks.
-    rounds : int
-        Register tiles of the positions of a block.
-    values, of_term, held : float
-        Bytes of combined inputs; of one combined tap of all channels; and of all combined taps that
-        are held.
-    slices : int
-        Slices of the kernel that are made one after the other.
-    """
-
-    blocks: float
-    rounds: int
-    values: int
-    of_term: float
-    held: float
-    slices: int
+    tiles: int
+    rows: int
+    inputs: float
 
     @classmethod
     def of(
         cls,
         problem: Convolution,
-        plan: WinogradPlan,
-        combinations: Sequence[tuple[Filter, ...]],
+        lanes: int,
+        forms: _Forms,
         machine: CpuMachine,
-    ) -> _Task:
-        """Return the task of a plan."""
-        width = byte_width(problem.acc_dtype)
-        blocks = -(-problem.out_channels // plan.channels)
-        share = blocks / (plan.channel_splits * plan.channel_parts)
-        rounds = -(-prod(plan.block) // (plan.lanes * plan.vectors))
-        values = _most_terms(combinations) * plan.depth(problem)
-        values *= rounds * plan.vectors * plan.lanes * width
-        slices = plan.slices(problem) if plan.by_slice else 1
-        of_term = problem.in_channels * share * plan.channels * width
-        held = plan.channel_splits * of_term * _terms(combinations)
-        if problem.prepacked:
-            held *= plan.channel_parts
-        elif plan.position_splits:
-            held *= machine.threads / slices
-        return cls(share, rounds, values, of_term, held, slices)
+        narrowest: int,
+        block: tuple[int, ...],
+    ) -> _Block:
+        """Return the block of so many tiles along the four axes; `narrowest` are the lanes of the
+        narrowest vectors.
+        """
+        costs, inputs = costs_of(machine).tiles, 0.0
+        for kind in forms.kinds:
+            channel = winograd_input_cycles(kind.filters, block, lanes, costs, narrowest)
+            inputs += kind.phases * problem.in_channels * channel
+        return cls(prod(block), prod(block[:-1]), inputs)
 
 
-def _product_cycles(
-    problem: Convolution,
-    plan: WinogradPlan,
-    kinds: Sequence[Filter],
-    task: _Task,
-    machine: CpuMachine,
-) -> float:
-    """Return the cycles of all products of a phase, or of reading their operands if that is
-    longer.
+class _Phases(NamedTuple):
+    """The phases of one kind, as a task of a plan computes them.
+
+    Attributes
+    ----------
+    kind : _Kind
+    products, points : float
+        Products and points of all its output channels, for one register tile of positions.
+    keeps_taps : bool
+        Whether combined taps stay near until all register tiles have read them.
     """
-    costs, width = costs_of(machine).winograd, byte_width(problem.acc_dtype)
-    terms = prod([f.mean_terms for f in kinds])
-    step = tile_cycles(plan.channels, plan.vectors, machine)
-    products = terms * problem.in_channels * task.blocks * task.rounds * step
-    if task.values <= machine.l2 * 3 // 8:
-        products *= costs.near
-    else:
-        products *= costs.half_full if task.values <= most_of(machine.l2) else costs.far
-    # What cores share behind their second caches; the more vectors, the less is read again.
-    of_pass = terms * plan.depth(problem) * plan.pass_blocks * plan.channels * width
-    reused = plan.vectors * (task.rounds if of_pass <= machine.l2 // 2 else 1)
-    is_shared = task.held <= SHARED_TAPS * machine.l2
-    products *= costs.taps_near if is_shared else 1 + costs.taps_far / reused
-    if plan.chunks > 1:
-        products *= costs.chunk
-    read, far = terms * task.of_term if problem.prepacked else 0.0, task.held
-    if plan.inputs_first:
-        phases = prod(len(f.phases) for f in kinds)
-        inputs = terms * problem.in_channels * task.rounds * plan.vectors * plan.lanes * width
-        read, far = read + inputs, max(task.held, inputs * phases / task.slices)
-    if far > SHARED_CACHES * machine.l2:
-        # From memory, as fast as a core was measured to read it.
-        products = max(products, read / costs.memory_bytes)
-    return products
+
+    kind: _Kind
+    products: float
+    points: float
+    keeps_taps: bool
 
 
-def _output_cycles(
-    plan: WinogradPlan, kinds: Sequence[Filter], task: _Task, costs: WinogradCosts
-) -> tuple[float, float]:
-    """Return the cycles to sum all points of a phase and to write the resulting outputs."""
-    channels, outputs, last = task.blocks * plan.channels, prod(plan.tile), kinds[2]
-    points = prod(len(f.points) for f in kinds)
-    point = costs.point + costs.sum_vector * plan.channels * plan.vectors
-    sums = points * task.blocks * task.rounds * point
-    sums += channels * outputs * task.rounds * plan.vectors * costs.out_vector
-    sums *= plan.chunks
-    stride = last.out_step * last.tile
-    each = costs.out_element if stride <= 4 else costs.out_element_eighth
-    each = each if stride <= 8 else costs.out_element_apart
-    copy = channels * prod(plan.block) * outputs * each
-    copy += channels * prod(plan.block[:-1]) * prod(plan.tile[:-1]) * costs.out_row
-    return sums, copy
+class _Estimate:
+    """The estimate of a plan: what the block of positions does not change is computed once."""
+
+    def __init__(
+        self, problem: Convolution, plan: WinogradPlan, forms: _Forms, machine: CpuMachine
+    ) -> None:
+        self._plan, self._machine, self._costs = plan, machine, costs_of(machine).winograd
+        self._groups = problem.geometry.groups
+        width, depth = byte_width(problem.acc_dtype), plan.depth(problem)
+        blocks = -(-problem.out_channels // plan.channels)
+        share = blocks / (plan.channel_splits * plan.channel_parts)  # the mean of all tasks
+        self._channels, self._outputs = share * plan.channels, prod(plan.tile)
+        self._step = tile_cycles(plan.channels, plan.vectors, machine)
+        self._slices = forms.slices if plan.by_slice else 1
+        # Bytes of one combined tap of all channels, and of all combined taps that are held.
+        self._of_term = problem.in_channels * share * plan.channels * width
+        self._held = plan.channel_splits * self._of_term * forms.terms
+        if problem.prepacked:
+            self._held *= plan.channel_parts
+        elif plan.position_splits:
+            self._held *= machine.threads / self._slices
+        self._prepacked = problem.prepacked
+        # Bytes of combined inputs of a register tile of positions: of a term, and of a chunk.
+        of_tile = plan.vectors * plan.lanes * width
+        self._of_input, self._of_chunk = problem.in_channels * of_tile, forms.rows * depth * of_tile
+        of_pass = depth * plan.pass_blocks * plan.channels * width
+        self._phases = [
+            _Phases(
+                kind,
+                products=kind.terms * problem.in_channels * share,
+                points=kind.points * share,
+                keeps_taps=kind.terms * of_pass <= machine.l2 // 2,
+            )
+            for kind in forms.kinds
+        ]
+        last = forms.kinds[0].filters[2]
+        self._element = _element_cycles(last.out_step * last.tile, self._costs)
+        self._combining = 0.0
+        if not problem.prepacked:
+            self._combining = _combining_cycles(problem, plan, forms, machine)
+
+    def cycles(self, block: _Block, positions: int) -> tuple[float, float]:
+        """Return the estimated cycles until the kernel is done, of so many blocks of positions, and
+        of all its tasks but for combining taps.
+        """
+        plan, threads = self._plan, self._machine.threads
+        cycles = self._task_cycles(block)
+        if plan.position_splits:
+            tasks = _tasks_of_parts(plan, self._groups)
+            combining = self._combining / (self._groups * plan.channel_parts)
+            turns = -(-positions // plan.position_splits)
+            task = block.inputs * turns + plan.per_task * (cycles * turns + combining)
+            return -(-tasks // threads) * task, tasks * task
+        tasks = self._groups * positions * plan.channel_splits
+        task = cycles + block.inputs
+        cost = -(-tasks // threads) * task * plan.channel_parts + self._combining / threads
+        return cost, tasks * task
+
+    def _task_cycles(self, block: _Block) -> float:
+        """Return the cycles of a task, but for combining its inputs."""
+        plan, costs, channels = self._plan, self._costs, self._channels
+        rounds = -(-block.tiles // (plan.lanes * plan.vectors))
+        spill = self._spill(rounds * self._of_chunk)
+        point = costs.point + costs.sum_vector * plan.channels * plan.vectors
+        outputs = channels * self._outputs * rounds * plan.vectors * costs.out_vector
+        copy = channels * block.tiles * self._outputs * self._element
+        copy += channels * block.rows * prod(plan.tile[:-1]) * costs.out_row
+        total = costs.task
+        for phases in self._phases:
+            products = self._product_cycles(phases, rounds, spill)
+            sums = (phases.points * rounds * point + outputs) * plan.chunks
+            total += phases.kind.phases * (products + sums + copy)
+        return total
+
+    def _spill(self, inputs: int) -> float:
+        """Return how many times as long products take with combined inputs of so many bytes."""
+        l2, costs = self._machine.l2, self._costs
+        if inputs <= l2 * 3 // 8:
+            return costs.near
+        return costs.half_full if inputs <= most_of(l2) else costs.far
+
+    def _product_cycles(self, phases: _Phases, rounds: int, spill: float) -> float:
+        """Return the cycles of all products of a phase, or of reading their operands if that is
+        longer.
+        """
+        plan, costs, l2, kind = self._plan, self._costs, self._machine.l2, phases.kind
+        products = phases.products * rounds * self._step * spill
+        # What cores share behind their second caches; the more vectors, the less is read again.
+        reused = plan.vectors * (rounds if phases.keeps_taps else 1)
+        is_shared = self._held <= SHARED_TAPS * l2
+        products *= costs.taps_near if is_shared else 1 + costs.taps_far / reused
+        if plan.chunks > 1:
+            products *= costs.chunk
+        read, far = kind.terms * self._of_term if self._prepacked else 0.0, self._held
+        if plan.inputs_first:
+            inputs = kind.terms * self._of_input * rounds
+            read, far = read + inputs, max(far, inputs * kind.phases / self._slices)
+        if far > SHARED_CACHES * l2:
+            # From memory, as fast as a core was measured to read it.
+            products = max(products, read / costs.memory_bytes)
+        return products
+
+
+def _element_cycles(stride: int, costs: WinogradCosts) -> float:
+    """Return the cycles to write an output, of so many of a row's tile and phases."""
+    if stride <= 4:
+        return costs.out_element
+    return costs.out_element_eighth if stride <= 8 else costs.out_element_apart
 
 
 def _combining_cycles(
-    problem: Convolution,
-    plan: WinogradPlan,
-    combinations: Sequence[tuple[Filter, ...]],
-    machine: CpuMachine,
+    problem: Convolution, plan: WinogradPlan, forms: _Forms, machine: CpuMachine
 ) -> float:
     """Return the estimated cycles of combining all taps once, as measured.
 
@@ -618,11 +658,10 @@ def _combining_cycles(
     """
     costs = costs_of(machine).winograd
     parts, shared = plan.channel_parts, plan.position_splits == 0
-    products = _terms(combinations)
     pairs = problem.geometry.groups * problem.in_channels * problem.out_channels
-    size = pairs * products * byte_width(problem.acc_dtype)
+    size = pairs * forms.terms * byte_width(problem.acc_dtype)
     # Each slice of the kernel is made from the same lines.
-    slices = plan.slices(problem) if plan.by_slice else 1
+    slices = forms.slices if plan.by_slice else 1
     near = size <= machine.l2 * (1 if shared else parts * slices)
     near = near or (shared and machine.threads == 1)
     if plan.inputs_first:
@@ -640,7 +679,7 @@ def _combining_cycles(
         each = costs.combine_shared_far if is_mid else costs.combine_shared_memory
     copied = _copied_cycles(problem, plan, machine)
     # Of few products of many taps the estimate would be less than nothing.
-    return pairs * max(0.0, problem.geometry.taps * copied * slices + products * each)
+    return pairs * max(0.0, problem.geometry.taps * copied * slices + forms.terms * each)
 
 
 def _copied_cycles(problem: Convolution, plan: WinogradPlan, machine: CpuMachine) -> float:
@@ -658,13 +697,3 @@ def _copied_cycles(problem: Convolution, plan: WinogradPlan, machine: CpuMachine
     if square_size(problem, plan.channels, plan.lanes):
         return copied - (costs.winograd.turned if is_near else costs.winograd.turned_far)
     return copied + widening_cycles(problem.dtypes[1], problem.acc_dtype, costs.common)
-
-
-def _terms(combinations: Sequence[tuple[Filter, ...]]) -> float:
-    """Combined taps of two channels."""
-    return sum(prod(f.mean_terms * len(f.first_taps) for f in kinds) for kinds in combinations)
-
-
-def _most_terms(combinations: Sequence[tuple[Filter, ...]]) -> int:
-    """Return the rows of combined inputs for one input channel, of the phases that have most."""
-    return max(prod(len(f.terms) for f in combination) for combination in combinations)

@@ -41,7 +41,7 @@ NON_TEMPORAL_DTYPES = {"float32": ("float32", "float16", "bfloat16"), "float64":
 
 def choose(problem: Problem, machine: CpuMachine, selection: Selection = ALL) -> Plan:
     """Return the plan of the fewest estimated cycles, of every kernel that serves `problem`."""
-    return rated(problem, machine, selection)[1]
+    return rated(problem.planned(), machine, selection)[1]
 
 
 @lru_cache(maxsize=1024)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import accumulate, pairwise, product
 from math import ceil, inf, log, prod, sqrt
+from operator import itemgetter
 from typing import Any, NamedTuple, cast
 
 from ...kernel.registry import Kernel, Rated
@@ -104,14 +105,14 @@ def _from_positions(
     """
     positions = [prod(one.positions) for one in known]
     kernels = KERNELS.of_kind(problem.kind)
-    splits = [
-        (split, plan)
-        for plan, cycles in _plans("large", kernels, problem, known, machine)
-        for split in [Split.of(positions, base, cycles)]
-        if split.most is not None
-    ]
-    if splits:
-        split, plan = min(splits, key=lambda one: one[0].total)
+    best: tuple[Split, Any] | None = None
+    for plan, cycles in _plans("large", kernels, problem, known, machine):
+        if best is None or _total(base, cycles) < best[0].total:
+            split = Split.of(positions, base, cycles)
+            if split.most is not None and (best is None or split.total < best[0].total):
+                best = split, plan
+    if best is not None:
+        split, plan = best
         least = split.most + 1 if split.most else 0
         yield plan.from_positions(problem, least, machine), split.cycles
 
@@ -166,6 +167,8 @@ def either(
     limits = [(a, between(a, b)) for a, b in pairwise(sizes)] + [(sizes[-1], None)]
     for (plan, cycles), (size, of_image) in product(small, limits):
         limited = [a if image <= size else b for image, a, b in zip(images, cycles, of_large)]
+        if _total(limited, of_large) >= split.total:
+            continue  # no split of the two takes less
         found = Split.of(positions, limited, of_large)
         # The same cycles in another order may have a smaller sum: it has to serve some sizes.
         if found.most != 0 and found.total < split.total:
@@ -204,12 +207,15 @@ class Split(NamedTuple):
     def of(cls, measures: Sequence[int], below: Sequence[float], above: Sequence[float]) -> Split:
         """Return the best for sizes with these measures, of plans that take so many cycles."""
         order = sorted(range(len(measures)), key=measures.__getitem__)
-        logs = [[log(cycles[i]) for i in order] for cycles in (below, above)]
+        first = accumulate((log(below[i]) for i in order), initial=0.0)
+        last = list(accumulate((log(above[i]) for i in reversed(order)), initial=0.0))
         ends = [0, *(measures[i] for i in order), inf]
-        counts = (count for count in range(len(order) + 1) if ends[count] != ends[count + 1])
         # Of equals, but for rounding, the one that serves more.
-        sums = ((sum(logs[0][:count]) + sum(logs[1][count:]), count) for count in counts)
-        totals = [(round(total, 6), -count) for total, count in sums]
+        totals = [
+            (round(served + left, 6), -count)
+            for count, (served, left) in enumerate(zip(first, reversed(last)))
+            if ends[count] != ends[count + 1]
+        ]
         count = -min(totals)[1]
         most = 0 if not count else None
         if 0 < count < len(order):
@@ -227,19 +233,21 @@ def _known(problem: Convolution) -> list[Convolution]:
     # Each twice as many positions as the one before it.
     doublings = range(MOST_POSITIONS.bit_length())
     sizes = sorted({round(2 ** (exponent / max(1, axes))) for exponent in doublings})
+    batches: Sequence[int] = BATCHES if axes else sizes
+    if isinstance(problem.n, int):
+        batches = (max(1, problem.n),)
     found = []
-    for size, n in product(sizes, BATCHES if axes else sizes):
+    for size, n in product(sizes if axes else sizes[:1], batches):
         y = tuple(length if isinstance(length, int) else size for length in g.y_size)
         x = tuple(
             length if isinstance(length, int) else conv_transpose_size(*axis)
             for length, axis in zip(g.x_size, zip(y, *g.window))
         )
         if min(x) >= 1:
-            n = max(1, problem.n) if isinstance(problem.n, int) else n
             if axes and n == BATCHES[-1] and n * prod(y) > MOST_OF_BATCH:
                 continue
             found.append(replace(problem, geometry=replace(g, x_size=x, y_size=y), n=n))
     smallest = min((prod(one.y_sizes) for one in found), default=0)
     most = max(MOST_POSITIONS, smallest)
-    known = {one: prod(one.y_sizes) for one in found if prod(one.y_sizes) <= most}
-    return sorted(known, key=known.__getitem__)
+    counted = [(prod(one.y_sizes), one) for one in found]
+    return [one for count, one in sorted(counted, key=itemgetter(0)) if count <= most]

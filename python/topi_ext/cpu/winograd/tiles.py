@@ -3,18 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 from ...spec.axis_access import AxisAccess
 from ...spec.conv import Convolution
 from ...spec.geometry import Size
 from ...spec.minimal_filtering import Filter, filters_of, steps_of
+from ..plan.cost import blocks_in
 from ..plan.costs import TileCosts
 from ..plan.vectors import MOST_STEP, row_lanes
 from ..plan.window import Plan
+
+Block = TypeVar("Block")
 
 
 class Tiled(Plan):
@@ -178,3 +182,19 @@ def fitted_block(sizes: Sequence[int], room: int, blocks: int) -> tuple[int, ...
         if parts > 1:
             break
     return tuple(block)
+
+
+def fitted_blocks(
+    sizes: Sequence[Sequence[int]], block_of: Callable[[tuple[int, ...]], Block]
+) -> Callable[[int, int], list[tuple[Block, int]]]:
+    """Return a function of the arguments of :func:`fitted_block` but for sizes: for each of `sizes`
+    what `block_of` makes of its block, and how many of them there are.  Each is made once.
+    """
+    made = cache(block_of)
+
+    @cache
+    def fitted(room: int, blocks: int) -> list[tuple[Block, int]]:
+        found = ((size, fitted_block(size, room, blocks)) for size in sizes)
+        return [(made(block), blocks_in(size, block)) for size, block in found]
+
+    return fitted
