@@ -139,6 +139,9 @@ KERNELS: Registry[CpuMachine] = Registry(
         "transpose", TransposePlan, ("transpose",), transpose_candidates,
         dynamic=DynamicShapes(kinds=("transpose",)),
     ),
-    Kernel("resize", ResizePlan, ("resize",), resize_candidates),
+    Kernel(
+        "resize", ResizePlan, ("resize",), resize_candidates,
+        dynamic=DynamicShapes(kinds=("resize",)),
+    ),
     Kernel("runtime_dispatch", RuntimeDispatchPlan, (*CONVS, *WGRAD)),
 )  # fmt: skip
