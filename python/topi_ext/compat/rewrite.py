@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from .builder import reads_llvm
+from .builder import reads_llvm, uses_var
+from .ir import buffer_of_region
 from .versions import StringImm, s_tir, tir, tvm
 
 _NAMESPACE = tir.__name__.rpartition(".")[2] + "."
@@ -157,6 +158,73 @@ def with_split_loop(body: Any, loop: Any, count: Any, length: Any) -> Any:
         return tir.For(outer, zero, count, node.kind, within)
 
     return with_replaced(body, {"SBlockRealize": bound, "For": split})
+
+
+def with_merged_loops(body: Any, block: Any, loops: tuple[Any, Any], axes: tuple[int, int]) -> Any:
+    """Merge two nested loops of Relax's TVM around a block into one over both extents.
+
+    Parameters
+    ----------
+    body : Stmt
+    block : SBlock
+        In its reads, two of its variables are neighbouring indices: the second one's are all
+        elements of an axis.  The axis of the first one is then read as if it had one element.
+    loops : tuple of For
+        The outer and the inner one, whose variables those of the block are.
+    axes : tuple of int
+        Which variables of the block they are.
+
+    Returns
+    -------
+    Stmt or None
+        None where the block has the two variables outside of its reads.
+    """
+    outer, inner = loops
+    first, second = (block.iter_vars[axis] for axis in axes)
+    extent, dtype = outer.extent * inner.extent, scalar_dtype(first.var)
+    loop_var, variable = (tir.Var(f"{first.var.name}_{name}", dtype) for name in ("all", "both"))
+
+    def index(indices: Any) -> list[Any]:
+        """Return indices with the merged variable in place of the two."""
+        merged = list(indices)
+        for axis, value in enumerate(indices):
+            if value.same_as(second.var):
+                merged[axis - 1 : axis + 1] = [outer.min, variable]
+        return merged
+
+    def region(stated: Any) -> Any:
+        pairs = zip(index([each.min for each in stated.region]), stated.region)
+        ranges = [type(each).from_min_extent(begin, each.extent) for begin, each in pairs]
+        return tir.BufferRegion(buffer_of_region(stated), ranges)
+
+    load = "TensorLoad" if hasattr(tvm.ir, "TensorLoad") else "BufferLoad"
+    update = with_replaced(
+        block.body, {load: lambda node: tir.BufferLoad(buffer_of_region(node), index(node.indices))}
+    )
+    if any(uses_var(update.value, axis.var) for axis in (first, second)):
+        return None
+    variables = list(block.iter_vars)
+    variables[axes[0] : axes[1] + 1] = [type(first)((outer.min, extent), variable, first.iter_type)]
+    merged = type(block)(
+        variables, [region(read) for read in block.reads], block.writes, block.name_hint, update,
+        block.init, block.alloc_buffers, block.match_buffers, block.annotations,
+    )  # fmt: skip
+
+    def bound(realize: Any) -> Any:
+        values = list(realize.iter_values)
+        if not any(value.same_as(inner.loop_var) for value in values):
+            return None
+        values[axes[0] : axes[1] + 1] = [loop_var]
+        return type(realize)(values, realize.predicate, merged)
+
+    def loop(node: Any) -> Any:
+        if node.loop_var.same_as(inner.loop_var):
+            return node.body
+        if not node.loop_var.same_as(outer.loop_var):
+            return None
+        return tir.For(loop_var, node.min, extent, node.kind, node.body)
+
+    return with_replaced(body, {"SBlockRealize": bound, "For": loop})
 
 
 def with_choice(condition: Any, func: Any, other: Any) -> Any:

@@ -31,9 +31,12 @@ from ..compat import (
     as_size,
     buffer_of_region,
     s_tir,
+    same_size,
     simplify,
     tir,
+    uses_var,
     with_choice,
+    with_merged_loops,
     with_split_loop,
     with_updates,
 )
@@ -110,6 +113,7 @@ def in_stages(func: Any, schedule: Callable[[Any], Any]) -> Any:
         return schedule(func)
     try:
         whole = staged = _everywhere(func, _inline)
+        whole = staged = _everywhere(whole, _merge)
         for rewrite in (_split_rows, _split_steps, _unmark):
             staged = _everywhere(staged, rewrite)
         condition = None if staged is whole else _is_short(whole)
@@ -176,6 +180,41 @@ def _inline(schedule: Any, block: Any) -> Any:
         return None
     schedule.compute_inline(block)
     return schedule.mod["main"]
+
+
+def _merge(schedule: Any, block: Any) -> Any:
+    """Merge two neighbouring reduced axes, one of which is symbolic, where every operand has both
+    side by side in memory or neither: the last one may be short."""
+    kinds, loops = loop_kinds(schedule, block) or [], schedule.get_loops(block)
+    stated = schedule.get(block)
+    for first in range(kinds.count(SPATIAL), len(kinds) - 1):
+        axes = stated.iter_vars[first : first + 2]
+        extents = [as_size(axis.dom.extent) for axis in axes]
+        if 1 in extents or all(isinstance(extent, int) for extent in extents):
+            continue
+        if all(_are_neighbours(read, *axes) for read in stated.reads):
+            pair = schedule.get(loops[first]), schedule.get(loops[first + 1])
+            func = schedule.mod["main"]
+            body = with_merged_loops(func.body, stated, pair, (first, first + 1))
+            return None if body is None else func.with_body(body)
+    return None
+
+
+def _are_neighbours(read: Any, first: Any, second: Any) -> bool:
+    """Return whether two variables of a block are neighbouring indices of a read, of which the
+    second one reads whole axes, or occur in none of its indices."""
+    indices, sizes = [index.min for index in read.region], buffer_of_region(read).shape
+    pairs = [
+        axis
+        for axis in range(1, len(indices))
+        if indices[axis - 1].same_as(first.var)
+        and indices[axis].same_as(second.var)
+        and same_size(sizes[axis], second.dom.extent)
+    ]
+    others = [
+        index for axis, index in enumerate(indices) if not {axis, axis + 1} & set(pairs)
+    ]
+    return not any(uses_var(index, axis.var) for index in others for axis in (first, second))
 
 
 def _split_rows(schedule: Any, block: Any) -> Any:
