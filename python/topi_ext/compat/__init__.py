@@ -87,6 +87,7 @@ from .operators import (
     set_op_attr,
 )
 from .rewrite import (
+    conditional_parts,
     extern_operands,
     importing_llvm,
     intrinsic_name,
@@ -156,6 +157,7 @@ __all__ = [
     "dtype_name",
     "empty_llvm",
     "extern_call",
+    "conditional_parts",
     "extern_operands",
     "extern_value",
     "ffi_fault",

@@ -45,6 +45,12 @@ def extern_operands(expr: Any, name: str) -> Any:
     return tuple(expr.args[1:])
 
 
+def conditional_parts(expr: Any) -> Any:
+    """Return the condition and both values of an ``if_then_else``; None of other expressions."""
+    is_call = hasattr(expr, "args") and intrinsic_name(expr) == "if_then_else"
+    return tuple(expr.args) if is_call else None
+
+
 def with_replaced(body: Any, replacements: Mapping[str, Callable[[Any], Any]]) -> Any:
     """Replace nodes in statements of Relax's TVM, the innermost first.
 
@@ -167,8 +173,9 @@ def with_merged_loops(body: Any, block: Any, loops: tuple[Any, Any], axes: tuple
     ----------
     body : Stmt
     block : SBlock
-        In its reads, two of its variables are neighbouring indices: the second one's are all
-        elements of an axis.  The axis of the first one is then read as if it had one element.
+        In its operands and its result, two of its variables are neighbouring indices, and the
+        second one's values are all elements of an axis.  The axis of the first one is then used as
+        if it had one element.
     loops : tuple of For
         The outer and the inner one, whose variables those of the block are.
     axes : tuple of int
@@ -177,8 +184,10 @@ def with_merged_loops(body: Any, block: Any, loops: tuple[Any, Any], axes: tuple
     Returns
     -------
     Stmt or None
-        None where the block has the two variables outside of its reads.
+        None where the block has the two variables elsewhere, or is more than one statement.
     """
+    if not isinstance(block.body, tir.BufferStore):
+        return None
     outer, inner = loops
     first, second = (block.iter_vars[axis] for axis in axes)
     extent, dtype = outer.extent * inner.extent, scalar_dtype(first.var)
@@ -197,17 +206,26 @@ def with_merged_loops(body: Any, block: Any, loops: tuple[Any, Any], axes: tuple
         ranges = [type(each).from_min_extent(begin, each.extent) for begin, each in pairs]
         return tir.BufferRegion(buffer_of_region(stated), ranges)
 
-    load = "TensorLoad" if hasattr(tvm.ir, "TensorLoad") else "BufferLoad"
-    update = with_replaced(
-        block.body, {load: lambda node: tir.BufferLoad(buffer_of_region(node), index(node.indices))}
-    )
-    if any(uses_var(update.value, axis.var) for axis in (first, second)):
+    def stored(store: Any) -> Any:
+        load = "TensorLoad" if hasattr(tvm.ir, "TensorLoad") else "BufferLoad"
+
+        def read(node: Any) -> Any:
+            return tir.BufferLoad(buffer_of_region(node), index(node.indices))
+
+        value = with_replaced(tir.Evaluate(store.value), {load: read}).value
+        return tir.BufferStore(store.buffer, value, index(store.indices))
+
+    update = stored(block.body)
+    parts = (update.value, *update.indices)
+    if any(uses_var(part, axis.var) for part in parts for axis in (first, second)):
         return None
     variables = list(block.iter_vars)
     variables[axes[0] : axes[1] + 1] = [type(first)((outer.min, extent), variable, first.iter_type)]
+    reads, writes = ([region(one) for one in every] for every in (block.reads, block.writes))
     merged = type(block)(
-        variables, [region(read) for read in block.reads], block.writes, block.name_hint, update,
-        block.init, block.alloc_buffers, block.match_buffers, block.annotations,
+        variables, reads, writes, block.name_hint, update,
+        None if block.init is None else stored(block.init),
+        block.alloc_buffers, block.match_buffers, block.annotations,
     )  # fmt: skip
 
     def bound(realize: Any) -> Any:

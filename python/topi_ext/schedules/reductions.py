@@ -24,12 +24,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce
-from math import isqrt, prod
+from math import inf, isqrt, prod
 from typing import Any
 
 from ..compat import (
     as_size,
     buffer_of_region,
+    conditional_parts,
+    is_number,
     s_tir,
     same_size,
     simplify,
@@ -37,6 +39,7 @@ from ..compat import (
     uses_var,
     with_choice,
     with_merged_loops,
+    with_replaced,
     with_split_loop,
     with_updates,
 )
@@ -80,6 +83,9 @@ _POINTS = 1 << 15
 _TASKS = 16
 """Reductions of so many points or more are cut into so many tasks where results are fewer."""
 
+_IDENTITIES = {"Add": 0.0, "Max": -inf, "Min": inf}
+"""Elements that leave a result of floats as it is, by operation."""
+
 _STAGE = "topi_ext_stage"
 """Annotation of a block that is a stage of a reduction, and reads its operand once as that does."""
 
@@ -119,8 +125,36 @@ def in_stages(func: Any, schedule: Callable[[Any], Any]) -> Any:
         condition = None if staged is whole else _is_short(whole)
     except s_tir.ScheduleError:  # no root block
         return schedule(func)
-    long = schedule(staged)
+    long = _branching(schedule(staged))
     return long if condition is None else with_choice(condition, schedule(whole), long)
+
+
+def _branching(func: Any) -> Any:
+    """Combine elements within the bounds of a reduction by branches around the whole statement.
+
+    LLVM then makes a loop over lanes without a condition, and a maximum is not computed of a
+    conditional value, which it would compute several times.
+    """
+    return func.with_body(with_replaced(func.body, {"BufferStore": _branch}))
+
+
+def _branch(store: Any) -> Any:
+    """Return a statement that combines nothing where its element is the identity; None for others."""
+    identity = _IDENTITIES.get(type(store.value).__name__)
+    parts = None if identity is None else conditional_parts(store.value.b)
+    if parts is None:
+        return None
+    condition, *values = parts
+    branches = [_combined(store, value, identity) for value in values]
+    return tir.IfThenElse(condition, *branches)
+
+
+def _combined(store: Any, value: Any, identity: float | None) -> Any:
+    if is_number(value) and value.value == identity:
+        return None
+    combined = type(store.value)(store.value.a, value)
+    made = tir.BufferStore(store.buffer, combined, store.indices)
+    return made
 
 
 def _is_short(func: Any) -> Any:
@@ -183,16 +217,27 @@ def _inline(schedule: Any, block: Any) -> Any:
 
 
 def _merge(schedule: Any, block: Any) -> Any:
-    """Merge two neighbouring reduced axes, one of which is symbolic, where every operand has both
-    side by side in memory or neither: the last one may be short."""
+    """Merge two neighbouring axes, the last one of which is symbolic and may be short.
+
+    Every operand and the result have both side by side in memory, or neither.  Threads get enough
+    of the results' other axes.  Memory of the function itself keeps its axes: TVM makes it as large
+    as its indices.
+    """
     kinds, loops = loop_kinds(schedule, block) or [], schedule.get_loops(block)
-    stated = schedule.get(block)
-    for first in range(kinds.count(SPATIAL), len(kinds) - 1):
+    stated, spatial = schedule.get(block), kinds.count(SPATIAL)
+    regions = [*stated.reads, *stated.writes]
+    inner = schedule.get(schedule.get_sblock("root")).alloc_buffers
+    channels = [known_extent(schedule, loop) or _TASKS for loop in loops[1 : max(0, spatial - 2)]]
+    are_many = prod(channels) >= _TASKS and spatial > 3
+    for first in [*([spatial - 2] if are_many else []), *range(spatial, len(kinds) - 1)]:
         axes = stated.iter_vars[first : first + 2]
         extents = [as_size(axis.dom.extent) for axis in axes]
-        if 1 in extents or all(isinstance(extent, int) for extent in extents):
+        if 1 in extents or isinstance(extents[1], int):
             continue
-        if all(_are_neighbours(read, *axes) for read in stated.reads):
+        used = [region for region in regions if _uses(region, axes)]
+        if any(buffer_of_region(region).same_as(one) for region in used for one in inner):
+            continue
+        if all(_are_neighbours(region, *axes) for region in used):
             pair = schedule.get(loops[first]), schedule.get(loops[first + 1])
             func = schedule.mod["main"]
             body = with_merged_loops(func.body, stated, pair, (first, first + 1))
@@ -200,9 +245,13 @@ def _merge(schedule: Any, block: Any) -> Any:
     return None
 
 
+def _uses(region: Any, axes: Any) -> bool:
+    return any(uses_var(index.min, axis.var) for index in region.region for axis in axes)
+
+
 def _are_neighbours(read: Any, first: Any, second: Any) -> bool:
-    """Return whether two variables of a block are neighbouring indices of a read, of which the
-    second one reads whole axes, or occur in none of its indices."""
+    """Return whether two variables of a block are neighbouring indices of an operand, of which the
+    second one reaches whole axes, and occur in no others."""
     indices, sizes = [index.min for index in read.region], buffer_of_region(read).shape
     pairs = [
         axis
@@ -280,18 +329,19 @@ def _split_steps(schedule: Any, block: Any) -> Any:
 
 
 def _split_symbolic_steps(schedule: Any, block: Any, step: Any, axis: int) -> Any:
-    """Have a reduction reduce equal chunks of a loop of symbolic length, then the chunks.
+    """Have a reduction reduce chunks of a loop of symbolic length, then the chunks.
 
-    There is one chunk at least, so that no length is divided by zero, and no chunk has more than
-    ``_CHUNK_STEPS`` steps: a loop of fewer steps is one chunk, and not padded.
+    There is one chunk at least, and no chunk has more than ``_CHUNK_STEPS`` steps: a loop of fewer
+    steps is one chunk, and not padded.
     """
     if _is_total(schedule, block) or _CHUNK in schedule.get(block).annotations:
         return None
     loop = schedule.get(step)
     number = _position(schedule, _blocks(schedule), block)
     depth = _position(schedule, schedule.get_loops(block), step)
-    chunks = loop.extent // _CHUNK_STEPS + 1
-    length = (loop.extent + chunks - 1) // chunks
+    # Quotients of powers of two only: others take longer than short rows, for each of them.
+    chunks = tir.max((loop.extent + _CHUNK_STEPS - 1) // _CHUNK_STEPS, 1)
+    length = tir.min(loop.extent, _CHUNK_STEPS)
     func = schedule.mod["main"]
     func = func.with_body(with_split_loop(func.body, loop, chunks, length))
     schedule = s_tir.Schedule(func, debug_mask="none")
