@@ -22,7 +22,7 @@ from typing import Any
 
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from topi_ext.compat import known_shape, op_attr, relax, same_size, tensor_type_of, type_of
+from topi_ext.compat import known_shape, op_attr, relax, same_size, tensor_type_of
 
 R = relax()
 
@@ -34,8 +34,10 @@ Sizes = Sequence[Any]
 
 def by_groups(bb: Any, call: Any) -> Any:
     """Lower a reshape to or from symbolic sizes by groups of axes."""
-    given, wanted = (known_shape(type_.shape) for type_ in map(tensor_type_of, (call.args[0], call)))
-    if given is None or wanted is None or _are_known(given) and _are_known(wanted):
+    given, wanted = (
+        known_shape(type_.shape) for type_ in map(tensor_type_of, (call.args[0], call))
+    )
+    if given is None or wanted is None or (_are_known(given) and _are_known(wanted)):
         return op_attr(call.op.name, "FLegalize")(bb, call)
     attrs = {"primfunc_name_hint": "reshape", "primfunc_attrs": {_MARK: 1}}
     return bb.call_te(_reshaped, call.args[0], R.ShapeExpr(wanted), **attrs)

@@ -76,7 +76,7 @@ _LONG_ROW = 1024
 _LONG_STAGE = 512
 """Stages of more steps are cut into chunks."""
 
-_CHUNK_STEPS = 256
+_CHUNK_STEPS = 128
 """Most steps of a chunk where their number is symbolic."""
 
 _POINTS = 1 << 15
@@ -139,7 +139,7 @@ def _branching(func: Any) -> Any:
 
 
 def _branch(store: Any) -> Any:
-    """Return a statement that combines nothing where its element is the identity; None for others."""
+    """Return `store` without effect where it combines the identity; None for other statements."""
     identity = _IDENTITIES.get(type(store.value).__name__)
     parts = None if identity is None else conditional_parts(store.value.b)
     if parts is None:
@@ -240,7 +240,7 @@ def _merge(schedule: Any, block: Any) -> Any:
         if all(_are_neighbours(region, *axes) for region in used):
             pair = schedule.get(loops[first]), schedule.get(loops[first + 1])
             func = schedule.mod["main"]
-            body = with_merged_loops(func.body, stated, pair, (first, first + 1))
+            body = with_merged_loops(func.body, stated, pair, first)
             return None if body is None else func.with_body(body)
     return None
 
@@ -260,9 +260,7 @@ def _are_neighbours(read: Any, first: Any, second: Any) -> bool:
         and indices[axis].same_as(second.var)
         and same_size(sizes[axis], second.dom.extent)
     ]
-    others = [
-        index for axis, index in enumerate(indices) if not {axis, axis + 1} & set(pairs)
-    ]
+    others = [index for axis, index in enumerate(indices) if not {axis, axis + 1} & set(pairs)]
     return not any(uses_var(index, axis.var) for index in others for axis in (first, second))
 
 

@@ -48,7 +48,10 @@ def transpose_candidates(
 
     Symbolic sizes are taken for large ones.
     """
-    lanes, columns = machine.lanes(transposition.dtype), dict(transposition.sizes)[transposition.y[-1]]
+    lanes, columns = (
+        machine.lanes(transposition.dtype),
+        dict(transposition.sizes)[transposition.y[-1]],
+    )
     if isinstance(columns, int):
         lanes = min(lanes, 1 << (columns.bit_length() - 1))
         columns = min(columns, _COLUMNS) if transposition.epilogue else columns
