@@ -31,7 +31,7 @@ from topi_ext.tuning.database import AnyPath, using
 from .fusion.channels_last import channels_last
 from .fusion.enlarged import read_before_enlarging
 from .fusion.fuse import fuse_kernels
-from .legalizations import sums
+from .legalizations import reshapes, sums
 
 R = relax()
 
@@ -170,8 +170,10 @@ def _legalize_passes(passes: list[Any], kind: str) -> list[Any]:
     """
     names = [one.info.name for one in passes]
     if kind == "llvm" and "LegalizeOps" in names:
-        whole = R.transform.LegalizeOps({"relax.sum": sums.whole})
-        return [whole if name == "LegalizeOps" else one for name, one in zip(names, passes)]
+        ours = {"relax.sum": sums.whole, "relax.reshape": reshapes.by_groups}
+        legalize = R.transform.LegalizeOps(ours)
+        passes = [legalize if name == "LegalizeOps" else one for name, one in zip(names, passes)]
+        return [*passes, _pass(reshapes.as_views)]
     if "ApplyDefaultSchedule" not in names:
         return passes
     first = names.index("ApplyDefaultSchedule")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -253,7 +254,7 @@ def guarded_iterations(func: Any) -> list[int]:
 
     def note(loop: Any) -> None:
         extent = as_size(loop.extent)
-        if isinstance(extent, int) and "if_then_else" in str(loop.body):
+        if isinstance(extent, int) and re.search("if_then_else|if .*:", str(loop.body)):
             found.append(extent)
 
     with_replaced(func.body, {"For": note})

@@ -89,6 +89,7 @@ from .operators import (
     set_op_attr,
 )
 from .rewrite import (
+    conditional_parts,
     extern_operands,
     importing_llvm,
     intrinsic_name,
@@ -98,6 +99,7 @@ from .rewrite import (
     takes_llvm,
     with_choice,
     with_initial_values,
+    with_merged_loops,
     with_replaced,
     with_split_loop,
     with_updates,
@@ -153,6 +155,7 @@ __all__ = [
     "call_attr",
     "calls_another",
     "compiled",
+    "conditional_parts",
     "constant_value",
     "converts_vectors",
     "dtype_name",
@@ -237,6 +240,7 @@ __all__ = [
     "uses_var",
     "with_choice",
     "with_initial_values",
+    "with_merged_loops",
     "with_replaced",
     "with_split_loop",
     "with_updates",
