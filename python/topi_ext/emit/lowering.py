@@ -15,7 +15,7 @@ from .builder import is_kernel
 NEEDLESS = (
     # Kernels allocate what they use: this pass evaluates every access over all loops.
     "s_tir.CompactBufferAllocation",
-    # Branches are where they belong, and LLVM removes empty ones.
+    # LLVM moves branches out of loops, and removes empty ones.
     "s_tir.HoistIfThenElse",
     "tirx.RemoveNoOp",
     # These are about threads of GPUs.
