@@ -31,7 +31,7 @@ from topi_ext.tuning.database import AnyPath, using
 from .fusion.channels_last import channels_last
 from .fusion.enlarged import read_before_enlarging
 from .fusion.fuse import fuse_kernels
-from .legalizations import reshapes, sums
+from .legalizations import reshapes, size_parameters, sums
 
 R = relax()
 
@@ -172,7 +172,9 @@ def _legalize_passes(passes: list[Any], kind: str) -> list[Any]:
     if kind == "llvm" and "LegalizeOps" in names:
         ours = {"relax.sum": sums.whole, "relax.reshape": reshapes.by_groups}
         legalize = R.transform.LegalizeOps(ours)
-        passes = [legalize if name == "LegalizeOps" else one for name, one in zip(names, passes)]
+        first = names.index("LegalizeOps")
+        unfused = _pass(size_parameters.without_fusion)
+        passes = [*passes[:first], legalize, unfused, *passes[first + 1 :]]
         return [*passes, _pass(reshapes.as_views)]
     if "ApplyDefaultSchedule" not in names:
         return passes
