@@ -31,7 +31,7 @@ from topi_ext.tuning.database import AnyPath, using
 from .fusion.channels_last import channels_last
 from .fusion.enlarged import read_before_enlarging
 from .fusion.fuse import fuse_kernels
-from .legalizations import reshapes, size_parameters, sums
+from .legalizations import log_softmax, reshapes, size_parameters, sums
 
 R = relax()
 
@@ -170,7 +170,11 @@ def _legalize_passes(passes: list[Any], kind: str) -> list[Any]:
     """
     names = [one.info.name for one in passes]
     if kind == "llvm" and "LegalizeOps" in names:
-        ours = {"relax.sum": sums.whole, "relax.reshape": reshapes.by_groups}
+        ours = {
+            "relax.sum": sums.whole,
+            "relax.reshape": reshapes.by_groups,
+            "relax.nn.log_softmax": log_softmax.once,
+        }
         legalize = R.transform.LegalizeOps(ours)
         first = names.index("LegalizeOps")
         unfused = _pass(size_parameters.without_fusion)

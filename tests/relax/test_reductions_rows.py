@@ -155,6 +155,19 @@ def test_producers_are_read_once() -> None:
     assert stored(mod) == [{(16, 48), (16, 16)}]
 
 
+def test_logarithms_are_those_of_sums() -> None:
+    """Not one for each channel that is divided by a sum."""
+    torch.manual_seed(6)
+    x = torch.randn(2, 21, 8, 16)
+    got, mod = run(lambda v: op.nn.log_softmax(v, 1), x)
+    want = x.double().log_softmax(1)
+    limit = TOLERANCE * want.abs().max().item()
+    torch.testing.assert_close(got.double(), want, rtol=0, atol=limit)
+    (scheduled,) = (f.script() for _, f in mod.functions_items() if isinstance(f, tir.PrimFunc))
+    before_the_result = scheduled.rpartition("T_subtract")[0].rpartition("for ")[0]
+    assert "topi_ext_log" in before_the_result
+
+
 def test_bias_gradient() -> None:
     torch.manual_seed(5)
     x = torch.rand(2, 16, 48, 96) + 0.5

@@ -224,6 +224,17 @@ def test_memory_that_tvm_keeps_is_taken(monkeypatch: pytest.MonkeyPatch) -> None
     assert allocation.called(None, machine, "main") == "result"
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_scalar_beside_a_reduction(dynamic: bool) -> None:
+    """TVM's rfactor fails in a function with a block that has no loops."""
+
+    def function(m: nn.ModuleList, x: torch.Tensor) -> Any:
+        y = m[0](x).flatten(1)
+        return y.log_softmax(-1) + (y @ y.mT)[0, 0]
+
+    check_inference(Function(function, conv()), image(3, 3, 9, 11), dynamic=dynamic)
+
+
 def test_many_sizes_give_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """A symbolic graph of one compile; TVM's memory is released after some sizes."""
     released: list[int] = []

@@ -31,6 +31,7 @@ from ..compat import (
     as_size,
     buffer_of_region,
     conditional_parts,
+    intrinsic_name,
     is_number,
     s_tir,
     same_size,
@@ -92,6 +93,9 @@ _STAGE = "topi_ext_stage"
 _CHUNK = "topi_ext_chunk"
 """Annotation of a stage that reduces a chunk of steps, and is not cut again."""
 
+_FUNCTIONS = frozenset(("exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "pow"))
+"""Functions that take longer than to read their result."""
+
 _GUARD = "topi_ext_guard"
 """Annotation of the block that :func:`_guarded` rewrites."""
 
@@ -118,7 +122,7 @@ def in_stages(func: Any, schedule: Callable[[Any], Any]) -> Any:
     if "tirx.is_scheduled" in attrs or "tirx.noalias" not in attrs:
         return schedule(func)
     try:
-        whole = staged = _everywhere(func, _inline)
+        whole = _everywhere(_in_loops(func), _inline)
         whole = staged = _everywhere(whole, _merge)
         for rewrite in (_split_rows, _split_steps, _unmark):
             staged = _everywhere(staged, rewrite)
@@ -127,6 +131,18 @@ def in_stages(func: Any, schedule: Callable[[Any], Any]) -> Any:
         return schedule(func)
     long = _branching(schedule(staged))
     return long if condition is None else with_choice(condition, schedule(whole), long)
+
+
+def _in_loops(func: Any) -> Any:
+    """Return `func` with a loop around each block that has none.
+
+    Beside such a block, TVM's ``rfactor`` of another one fails.
+    """
+    schedule = s_tir.Schedule(func, debug_mask="none")
+    for block in _blocks(schedule):
+        if not schedule.get_loops(block):
+            schedule.add_unit_loop(block)
+    return schedule.mod["main"]
 
 
 def _branching(func: Any) -> Any:
@@ -203,17 +219,33 @@ def _first_rewritten(func: Any, rewrite: Callable[[Any, Any], Any], refused: set
 
 
 def _inline(schedule: Any, block: Any) -> Any:
-    """Inline an element-wise block into the only block that reads it, each element once."""
+    """Inline an element-wise block into the only block that reads it.
+
+    An element that is read several times is computed again each time only if it is no function such
+    as a logarithm.
+    """
     readers = schedule.get_consumers(block)
     if not is_spatial(schedule, block) or len(readers) != 1:
         return None
     (written,) = map(buffer_of_region, schedule.get(block).writes)
     if loop_kinds(schedule, readers[0]) is None:
         return None
-    if not (is_spatial(schedule, readers[0]) or reads_once(schedule, readers[0], written)):
+    is_cheap = is_spatial(schedule, readers[0]) and not _calls_function(schedule, block)
+    if not (is_cheap or reads_once(schedule, readers[0], written)):
         return None
     schedule.compute_inline(block)
     return schedule.mod["main"]
+
+
+def _calls_function(schedule: Any, block: Any) -> bool:
+    """Return whether the statement of `block` calls a function of mathematics."""
+    found: list[str] = []
+
+    def note(call: Any) -> None:
+        found.append(intrinsic_name(call))
+
+    with_replaced(schedule.get(block).body, {"Call": note})
+    return not _FUNCTIONS.isdisjoint(found)
 
 
 def _merge(schedule: Any, block: Any) -> Any:
