@@ -29,9 +29,12 @@ R = relax()
 
 
 MANY_SHAPES = 6
-"""Compiled losses, for training and evaluation together, at which a warning says what costs time."""
+"""Compiled losses, for training and evaluation together, at which there is a warning."""
 
-_RULE = 'pad batches, or use torch.compile(module, backend="tvm_conv"), which compiles for all sizes'
+_RULE = (
+    "each is compiled for itself: pad batches, or use "
+    'torch.compile(module, backend="tvm_conv"), which compiles for all sizes'
+)
 
 
 @dataclass(frozen=True)
@@ -244,7 +247,7 @@ class TrainingStep:
             run = self._compiled(module)["main_adjoint" if train else "main"]
             self._losses[key] = _Loss(run, exported.changed, exported.draws, exported.check)
             if len(self._losses) == MANY_SHAPES:
-                warn_once(f"{OP}: {MANY_SHAPES} shapes of batches, each compiled for itself: {_RULE}")
+                warn_once(f"{OP}: {MANY_SHAPES} shapes of batches, {_RULE}")
         return self._losses[key]
 
     def _compiled(self, module: Any) -> Any:

@@ -22,7 +22,7 @@ length.  Calls with few elements skip the stages.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import reduce
 from math import inf, isqrt, prod
 from typing import Any
@@ -89,6 +89,9 @@ _IDENTITIES = {"Add": 0.0, "Max": -inf, "Min": inf}
 
 _STAGE = "topi_ext_stage"
 """Annotation of a block that is a stage of a reduction, and reads its operand once as that does."""
+
+_SHORT_LOOP = 64
+"""Loops of so many elements are unrolled by LLVM as a whole."""
 
 _CHUNK = "topi_ext_chunk"
 """Annotation of a stage that reduces a chunk of steps, and is not cut again."""
@@ -249,23 +252,18 @@ def _calls_function(schedule: Any, block: Any) -> bool:
 
 
 def _merge(schedule: Any, block: Any) -> Any:
-    """Merge two neighbouring axes, the last one of which is symbolic and may be short.
+    """Merge two neighbouring axes, the last one of which is symbolic and may be short, or is short
+    and that of an element-wise block: LLVM would unroll it before it makes vectors.
 
     Every operand and the result have both side by side in memory, or neither.  Threads get enough
     of the results' other axes.  Memory of the function itself keeps its axes: TVM makes it as large
     as its indices.
     """
-    kinds, loops = loop_kinds(schedule, block) or [], schedule.get_loops(block)
-    stated, spatial = schedule.get(block), kinds.count(SPATIAL)
+    loops, stated = schedule.get_loops(block), schedule.get(block)
     regions = [*stated.reads, *stated.writes]
     inner = schedule.get(schedule.get_sblock("root")).alloc_buffers
-    channels = [known_extent(schedule, loop) or _TASKS for loop in loops[1 : max(0, spatial - 2)]]
-    are_many = prod(channels) >= _TASKS and spatial > 3
-    for first in [*([spatial - 2] if are_many else []), *range(spatial, len(kinds) - 1)]:
+    for first in _to_merge(schedule, block):
         axes = stated.iter_vars[first : first + 2]
-        extents = [as_size(axis.dom.extent) for axis in axes]
-        if 1 in extents or isinstance(extents[1], int):
-            continue
         used = [region for region in regions if _uses(region, axes)]
         if any(buffer_of_region(region).same_as(one) for region in used for one in inner):
             continue
@@ -275,6 +273,24 @@ def _merge(schedule: Any, block: Any) -> Any:
             body = with_merged_loops(func.body, stated, pair, first)
             return None if body is None else func.with_body(body)
     return None
+
+
+def _to_merge(schedule: Any, block: Any) -> Iterator[int]:
+    """Yield the number of each axis that may be merged with the next one."""
+    kinds, loops = loop_kinds(schedule, block) or [], schedule.get_loops(block)
+    extents = [known_extent(schedule, loop) for loop in loops]
+    spatial = kinds.count(SPATIAL)
+    for first in [*range(max(spatial - 2, 0), spatial - 1), *range(spatial, len(kinds) - 1)]:
+        last = extents[first + 1]
+        if 1 in extents[first : first + 2]:
+            continue
+        if last is not None and (spatial < len(kinds) or last > _SHORT_LOOP):
+            continue
+        # A symbolic batch may be one element.
+        others = extents[last is None : max(spatial - 2, 0)]
+        are_many = spatial > 3 and prod(size or _TASKS for size in others) >= _TASKS
+        if first >= spatial or are_many:
+            yield first
 
 
 def _uses(region: Any, axes: Any) -> bool:
