@@ -97,6 +97,15 @@ def test_a_figure_that_no_file_has_is_seen(tmp_path: Path, monkeypatch: pytest.M
     assert figures.renewed(made.replace("2.00", "1.00")) == made
     first = figures.renewed(text.replace("rows", "compile"))
     assert "| model | ours, s | PyTorch eager, s |" in first and "| net | 7.00 | 0.100 |" in first
+    times = {"ms": {"ours": 2000.0, "inductor": 8000.0}, "warm_ms": {"ours": 500.0}}
+    several = {
+        f"net, training, {sizes}": {**times, "later_ms": {"ours": ours, "eager": 6.0}}
+        for sizes, ours in (("static", 2.0), ("batch", 4.0))
+    }
+    (tmp_path / "bench_models.json").write_text(json.dumps({**head, "rows": several}))
+    calls = figures.renewed(text.replace("rows", "first"))
+    assert "| training, static | 2.00, 0.500 | 8.00, – | 1.00 | 1.00 | 3.00 | 3.00 |" in calls
+    assert "| training, batch | 2.00, 0.500 | 8.00, – | 2.00 | 2.00 | 1.50 | 1.50 |" in calls
     row.update(p50_ms={"ours": 3.0}, p99_ms={"ours": 4.5})
     later = {**row, "date": "e", "commit": "f"}
     rows = {"net, alone": row, "net, busy": later}
