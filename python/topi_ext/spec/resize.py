@@ -22,9 +22,7 @@ from dataclasses import dataclass
 from .post_ops import Epilogue
 from .problem import Argument, Problem, by
 
-NEAREST, HALF_PIXEL, ASYMMETRIC, CORNERS = METHODS = (
-    "nearest", "half_pixel", "asymmetric", "corners",
-)  # fmt: skip
+NEAREST, HALF_PIXEL, ASYMMETRIC, CORNERS = "nearest", "half_pixel", "asymmetric", "corners"
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,7 @@ class Resize(Problem):
     Attributes
     ----------
     method : str
-        One of `METHODS`.
+        ``"nearest"``, ``"half_pixel"``, ``"asymmetric"`` or ``"corners"``.
     planes : tuple of int
         N and C.
     before, after : tuple of int
