@@ -31,7 +31,7 @@ from topi_ext.tuning.database import AnyPath, using
 from .fusion.channels_last import channels_last
 from .fusion.enlarged import read_before_enlarging
 from .fusion.fuse import fuse_kernels
-from .legalizations import sums
+from .legalizations import log_softmax, reshapes, size_parameters, sums
 
 R = relax()
 
@@ -170,8 +170,16 @@ def _legalize_passes(passes: list[Any], kind: str) -> list[Any]:
     """
     names = [one.info.name for one in passes]
     if kind == "llvm" and "LegalizeOps" in names:
-        whole = R.transform.LegalizeOps({"relax.sum": sums.whole})
-        return [whole if name == "LegalizeOps" else one for name, one in zip(names, passes)]
+        ours = {
+            "relax.sum": sums.whole,
+            "relax.reshape": reshapes.by_groups,
+            "relax.nn.log_softmax": log_softmax.once,
+        }
+        legalize = R.transform.LegalizeOps(ours)
+        first = names.index("LegalizeOps")
+        unfused = _pass(size_parameters.without_fusion)
+        passes = [*passes[:first], legalize, unfused, *passes[first + 1 :]]
+        return [*passes, _pass(reshapes.as_views)]
     if "ApplyDefaultSchedule" not in names:
         return passes
     first = names.index("ApplyDefaultSchedule")

@@ -37,6 +37,7 @@ from topi_ext.spec.layout import Layouts
 
 MACHINE = CpuMachine(vector_bytes=64, registers=32, fmas=1, threads=2, l2=1 << 20, streams=True)
 
+AVX2 = CpuMachine(vector_bytes=32, registers=16, fmas=2, threads=2)
 
 UP = Case("conv_transpose", (14, 14), (2, 2), stride=(2, 2))
 """Doubles a small image."""
@@ -378,6 +379,15 @@ def test_a_plan_of_few_positions_serves_some() -> None:
     assert either([(small, [99.0] * 3)], large, cycles, known)[0] is large
     held, _ = either([(small, [99.0, 1.0, 99.0])], large, cycles, known)
     assert isinstance(held, RuntimeDispatchPlan) and held.most == 1
+
+
+@pytest.mark.parametrize(("dilation", "has_two"), [(1, True), (5, False)])
+def test_two_kernels_are_built_where_that_pays(dilation: int, *, has_two: bool) -> None:
+    """By a tenth in geometric mean, or by half for some size: fewer products of a dilated kernel
+    pay for long rows only, and take three times as long to build."""
+    row = Case("conv", (64,), (3,), ins=128, outs=128, padding=(dilation,) * 2, dilation=dilation)
+    plan = choose(free(FaceCase("conv", geometry_of(row), 1)), AVX2)
+    assert isinstance(plan.large, WinogradPlan) == has_two
 
 
 def test_small_images_of_any_batch() -> None:

@@ -16,6 +16,7 @@ from helpers.targets import quickly_compiled
 from topi_ext import compat
 from topi_ext.cpu.kernels import build, direct, wgrad_winograd
 from topi_ext.cpu.machine import CpuMachine
+from topi_ext.emit.lowering import pipeline_of_kernels
 from topi_ext.spec.conv import Convolution
 from topi_ext.target import host_target
 
@@ -43,7 +44,7 @@ def built(kernels: list[object], target: tvm.target.Target = HOST) -> tvm.runtim
     """One module of all kernels, ``f0(a, b, out)``, ``f1(a, b, out)``, ..."""
     names = [f"f{number}" for number in range(len(kernels))]
     functions = {n: f.with_attr("global_symbol", n) for n, f in zip(names, kernels)}
-    return tvm.compile(tvm.IRModule(functions), target)
+    return tvm.compile(tvm.IRModule(functions), target, tir_pipeline=pipeline_of_kernels())
 
 
 def guarded(array: np.ndarray, mark: float) -> tuple[tvm.runtime.Tensor, np.ndarray]:

@@ -19,6 +19,8 @@ from torch.nn import functional as F
 
 import relax_ext
 from relax_ext.training_step.state import to_tvm
+from relax_ext.training_step.step import MANY_SHAPES
+from topi_ext.notices import warn_once
 
 CLOSE = 1e-11
 """Maximum error, relative to a tensor's largest value or to 1: ten times what the order of sums
@@ -456,6 +458,17 @@ def test_norm_of_volumes() -> None:
     for i in range(2):
         same(step(x), torch_step(theirs, other, x), f"loss {i}")
     same(step.state_dict()["module"], theirs.state_dict(), "module")
+
+
+def test_many_shapes_are_warned_of() -> None:
+    """Each shape is compiled for itself; the rule says what is not."""
+    warn_once.cache_clear()
+    net = Function(lambda m, x: (m.w * x).square().mean()).double()
+    step = relax_ext.training(net, (torch.rand(2, 3).double(),), torch.optim.SGD(net.parameters()))
+    for batch in range(3, 1 + MANY_SHAPES):
+        step(torch.rand(batch, 3).double())
+    with pytest.warns(UserWarning, match='use torch.compile.module, backend="tvm_conv"'):
+        step.evaluate(torch.rand(2, 3).double())
 
 
 def test_batches_are_read_where_they_are() -> None:

@@ -224,6 +224,17 @@ def test_memory_that_tvm_keeps_is_taken(monkeypatch: pytest.MonkeyPatch) -> None
     assert allocation.called(None, machine, "main") == "result"
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_scalar_beside_a_reduction(dynamic: bool) -> None:
+    """TVM's rfactor fails in a function with a block that has no loops."""
+
+    def function(m: nn.ModuleList, x: torch.Tensor) -> Any:
+        y = m[0](x).flatten(1)
+        return y.log_softmax(-1) + (y @ y.mT)[0, 0]
+
+    check_inference(Function(function, conv()), image(3, 3, 9, 11), dynamic=dynamic)
+
+
 def test_many_sizes_give_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """A symbolic graph of one compile; TVM's memory is released after some sizes."""
     released: list[int] = []
@@ -435,3 +446,24 @@ def test_slices_of_symbolic_axes(trains: bool) -> None:
         if trains:
             sums = [sum((one * one).sum() for one in results) for results in (got, want)]
             assert_same(*(torch.autograd.grad(one, w)[0] for one in sums), 1e-10)
+
+
+@pytest.mark.parametrize("trains", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+def test_resizes_of_symbolic_sizes_are_whole(mode: str, trains: bool) -> None:
+    """PyTorch decomposed linear ones into reads at indices, which stay in PyTorch.
+
+    Gradients of linear resizes to known sizes are compiled, so only the batch is symbolic there.
+    """
+    model = Function(lambda m, x, w: F.interpolate(x @ w, scale_factor=2, mode=mode))
+    run = compiled(model)
+    w = torch.randn(6, 6, requires_grad=trains)
+    for number, size in enumerate((4, 7, 5)):
+        x = torch.randn(2 + number, 3, 4 if trains else size, 6)
+        if number == 0:
+            for axis in (0,) if trains else (0, 2):
+                torch._dynamo.mark_dynamic(x, axis)
+        results = run(x, w), model(x, w)
+        assert_same(*results, limit=1e-5)
+        if trains:
+            assert_same(*(torch.autograd.grad((y * y).sum(), w)[0] for y in results), limit=1e-5)

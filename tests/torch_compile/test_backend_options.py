@@ -74,11 +74,11 @@ def test_modes_are_refused() -> None:
 
 
 def test_options_reach_tvm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from relax_ext.torch import part
+    from relax_ext import executable_cache
 
     seen: list[Any] = []
-    stock = part.pipeline
-    monkeypatch.setattr(part, "pipeline", lambda *given: seen.append(given) or stock(*given))
+    stock = executable_cache.pipeline
+    monkeypatch.setattr(executable_cache, "pipeline", lambda *given: seen.append(given) or stock(*given))
     database = tmp_path / "plans.json"
     target = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 1})
     options = {"target": target, "threads": 1, "database": str(database), "unknown": "raise"}
@@ -178,12 +178,12 @@ def test_a_failure_of_the_compiler_leaves_pytorch(
     unknown: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The part runs in PyTorch, with one warning; or the error is raised."""
-    from relax_ext.torch import part
+    from relax_ext import executable_cache
 
     def failing(*_: Any, **__: Any) -> None:
         raise RuntimeError("no such instruction")
 
-    monkeypatch.setattr(part.tvm, "compile", failing)
+    monkeypatch.setattr(executable_cache.tvm, "compile", failing)
     notices.warn_once.cache_clear()
     if unknown == "raise":
         with pytest.raises(Exception, match="no such instruction"):

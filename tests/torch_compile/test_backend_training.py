@@ -191,6 +191,15 @@ def test_symbolic_sizes() -> None:
     assert len(report().graphs) == 2
 
 
+def test_means_of_symbolic_images_are_compiled() -> None:
+    """TVM cannot fuse the mean of an instance norm, which is divided by two sizes."""
+    torch.manual_seed(0)
+    norm = nn.InstanceNorm2d(4, affine=True)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), norm, nn.ReLU(), nn.Conv2d(4, 2, 1)).double()
+    found = check_training(model, image().requires_grad_(), dynamic=True)
+    assert [graph.unknown for graph in found.graphs] == [{}, {}]
+
+
 def test_twenty_steps_and_evaluation() -> None:
     """SGD with momentum, two batches for each update, an evaluation in between."""
     torch.manual_seed(0)

@@ -159,12 +159,19 @@ def _axes(call: Any, rank: int) -> list[int]:
 
 
 def _innermost(sizes: Any, axes: list[int]) -> list[int]:
-    """Return the last axis, and those in front of it as long as rows are short."""
+    """Return the last axis, and those in front of it as long as rows are short.
+
+    Where sizes are symbolic, so that rows may be short, they are neighbours; axes of one element do
+    not count.
+    """
     rows: list[int] = []
     for axis in reversed(axes):
+        is_known = all(isinstance(sizes[a], int) for a in (axis, *rows))
+        has_elements = any(not same_size(sizes[a], 1) for a in rows)
+        if has_elements and not is_known and axis != rows[0] - 1:
+            break
         rows.insert(0, axis)
-        known = [sizes[a] for a in rows]
-        if not all(isinstance(size, int) for size in known) or prod(known) >= _SHORT_ROW:
+        if is_known and prod(sizes[a] for a in rows) >= _SHORT_ROW:
             break
     return rows
 

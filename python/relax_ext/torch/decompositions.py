@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
+from torch._prims_common import suggest_memory_format
 from torch.utils._pytree import tree_leaves
 
 from ..aten.resizes import OPERATORS as RESIZES
@@ -102,21 +103,19 @@ def _in_float32(decomposition: Callable[..., Any]) -> Callable[..., Any]:
     return widened
 
 
-def _whole(overload: Any, apart: Any, image: Any, output_size: Any, *rest: Any) -> Any:
-    """Compute a resize by sizes or by factors as one operator.
-
-    PyTorch supports symbolic sizes only for the gradient of a nearest resize; other resizes with
-    symbolic sizes are decomposed.
-    """
+def _whole(overload: Any, image: Any, output_size: Any, *rest: Any) -> Any:
+    """Compute a resize by sizes or by factors as one operator."""
     *corners, factors = rest
-    sizes = (*image.shape, *(output_size or ()))
-    is_symbolic = any(isinstance(size, torch.SymInt) for size in sizes)
-    if is_symbolic and "nearest" not in overload.name() and apart is not None:
-        return apart(image, output_size, *rest)
     if output_size is None:
         output_size = [_times(n, f) for n, f in zip(image.shape[2:], factors)]
     scales = factors or [None] * (image.dim() - 2)
     return overload.overloadpacket.default(image, output_size, *corners, *scales)
+
+
+def _gradient(dy: Any, output_size: Any, input_size: Any, *_: Any) -> Any:
+    """Return an empty gradient of a resize, which PyTorch does not make of symbolic sizes."""
+    del output_size
+    return dy.new_empty(input_size).to(memory_format=suggest_memory_format(dy))
 
 
 def _times(size: Any, factor: float) -> Any:
@@ -133,12 +132,16 @@ def whole_upsamples() -> Iterator[None]:
     belong to the process, so they are replaced for other threads that trace at the same time.
     """
     replaced = []
+    meta = torch._C.DispatchKey.Meta
     keys = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
     for overload in (one for name in RESIZES for one in _overloads(name)):
         replaced.append((overload, dict(overload.py_kernels)))
-        apart = [overload.py_kernels.pop(key, None) for key in keys][1]
+        for key in keys:
+            overload.py_kernels.pop(key, None)
         if overload._overloadname == "vec":
-            overload.py_kernels[keys[1]] = partial(_whole, overload, apart)
+            overload.py_kernels[keys[1]] = partial(_whole, overload)
+        elif overload.overloadpacket.__name__.endswith("_backward"):
+            overload.py_kernels[meta] = _gradient
         overload._dispatch_cache.clear()
     try:
         yield

@@ -12,6 +12,7 @@ import tvm
 from torch import nn
 
 from topi_ext.compat import dtype_name, relax, tensor_type
+from topi_ext.notices import warn_once
 from topi_ext.spec.geometry import fail
 from topi_ext.target import host_target
 
@@ -25,6 +26,15 @@ from .draws import Draw
 from .export import OP, export, modes, refuse_module
 
 R = relax()
+
+
+MANY_SHAPES = 6
+"""Compiled losses, for training and evaluation together, at which there is a warning."""
+
+_RULE = (
+    "each is compiled for itself: pad batches, or use "
+    'torch.compile(module, backend="tvm_conv"), which compiles for all sizes'
+)
 
 
 @dataclass(frozen=True)
@@ -236,6 +246,8 @@ class TrainingStep:
                 module = differentiated(module, names, self._trained)
             run = self._compiled(module)["main_adjoint" if train else "main"]
             self._losses[key] = _Loss(run, exported.changed, exported.draws, exported.check)
+            if len(self._losses) == MANY_SHAPES:
+                warn_once(f"{OP}: {MANY_SHAPES} shapes of batches, {_RULE}")
         return self._losses[key]
 
     def _compiled(self, module: Any) -> Any:

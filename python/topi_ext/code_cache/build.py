@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from typing import Any, Literal, NamedTuple
 
 from .. import compat
+from ..emit.lowering import PIPELINE, pipeline_of_kernels
 from . import disk as disk_cache
 from .assembly import Assembled, assembled, can_be_assembled, together
 
@@ -93,6 +94,7 @@ class CachedBuild:
     def __call__(self, mod: Any, target: Any = None, pipeline: Any = "default") -> Any:
         """Return a module of LLVM, as TVM's own."""
         module, built = compat.as_module(mod), _keeping.get()
+        pipeline = pipeline_of_kernels(pipeline)
         is_asked = built is not None or _MARK in (module.attrs or ())
         if not (is_asked and _is_plain(module, target, pipeline)):
             return self.stock(mod, target, pipeline)
@@ -175,7 +177,7 @@ def _named(module: Any, target: str) -> list[_Function] | None:
 
 def _is_plain(module: Any, target: Any, pipeline: Any) -> bool:
     """Return whether all is for one processor, by TVM's own passes, and can be kept."""
-    if target is None or pipeline not in (None, "default") or not module.functions:
+    if target is None or pipeline not in (None, "default", PIPELINE) or not module.functions:
         return False
     target = compat.tvm.target.Target(target)
     targets = [target, target.host or target]

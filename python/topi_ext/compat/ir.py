@@ -131,9 +131,14 @@ def known_shape(shape: Any) -> Any:
     return None if sizes is None else tuple(as_size(size) for size in sizes)
 
 
+def buffers_of(func: Any) -> dict[Any, Any]:
+    """Return the arrays that a PrimFunc takes, by their parameters."""
+    if hasattr(func, "buffer_map"):  # before TVM 0.26
+        return {param: func.buffer_map[param] for param in func.params if param in func.buffer_map}
+    return {param: param for param in func.params if hasattr(param, "shape")}
+
+
 def parameters_of(func: Any) -> list[tuple[tuple[int, ...], str]]:
     """Return the shapes and dtypes of the arrays that a PrimFunc of known sizes takes."""
-    buffers = func.params
-    if hasattr(func, "buffer_map"):  # they are handles
-        buffers = [func.buffer_map[param] for param in buffers]
+    buffers = buffers_of(func).values()
     return [(tuple(map(int, one.shape)), dtype_name(one.dtype)) for one in buffers]

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from .builder import reads_llvm
+from .builder import reads_llvm, uses_var
+from .ir import buffer_of_region
 from .versions import StringImm, s_tir, tir, tvm
 
 _NAMESPACE = tir.__name__.rpartition(".")[2] + "."
@@ -42,6 +43,12 @@ def extern_operands(expr: Any, name: str) -> Any:
     if not is_extern or str(expr.args[0].value) != name:
         return None
     return tuple(expr.args[1:])
+
+
+def conditional_parts(expr: Any) -> Any:
+    """Return the condition and both values of an ``if_then_else``; None of other expressions."""
+    is_call = hasattr(expr, "args") and intrinsic_name(expr) == "if_then_else"
+    return tuple(expr.args) if is_call else None
 
 
 def with_replaced(body: Any, replacements: Mapping[str, Callable[[Any], Any]]) -> Any:
@@ -157,6 +164,110 @@ def with_split_loop(body: Any, loop: Any, count: Any, length: Any) -> Any:
         return tir.For(outer, zero, count, node.kind, within)
 
     return with_replaced(body, {"SBlockRealize": bound, "For": split})
+
+
+class _MergedAxes(NamedTuple):
+    """Two variables of a block, and the one in place of both: ``[.., i, j]`` is ``[.., 0, both]``.
+
+    Attributes
+    ----------
+    first, second : IterVar
+    both : Var
+    """
+
+    first: Any
+    second: Any
+    both: Any
+
+    @property
+    def axis(self) -> Any:
+        """Return the iteration variable in place of both."""
+        first, second = self.first.dom, self.second.dom
+        return type(self.first)(
+            (first.min, first.extent * second.extent), self.both, self.first.iter_type
+        )
+
+    def indices(self, given: Any) -> list[Any]:
+        """Return indices with the merged variable."""
+        merged = list(given)
+        for axis, value in enumerate(given):
+            if value.same_as(self.second.var):
+                merged[axis - 1 : axis + 1] = [self.first.dom.min, self.both]
+        return merged
+
+    def region(self, stated: Any) -> Any:
+        """Return a region that a block reads or writes."""
+        pairs = zip(self.indices([each.min for each in stated.region]), stated.region)
+        ranges = [type(each).from_min_extent(begin, each.extent) for begin, each in pairs]
+        return tir.BufferRegion(buffer_of_region(stated), ranges)
+
+    def store(self, given: Any) -> Any:
+        """Return a statement, or None where that uses the two variables elsewhere."""
+        load = "TensorLoad" if hasattr(tvm.ir, "TensorLoad") else "BufferLoad"
+
+        def read(node: Any) -> Any:
+            return tir.BufferLoad(buffer_of_region(node), self.indices(node.indices))
+
+        value = with_replaced(tir.Evaluate(given.value), {load: read}).value
+        indices = self.indices(given.indices)
+        parts, axes = (value, *indices), (self.first, self.second)
+        if any(uses_var(part, axis.var) for part in parts for axis in axes):
+            return None
+        return tir.BufferStore(given.buffer, value, indices)
+
+
+def with_merged_loops(body: Any, block: Any, loops: tuple[Any, Any], first: int) -> Any:
+    """Merge two nested loops of Relax's TVM around a block into one over both extents.
+
+    Parameters
+    ----------
+    body : Stmt
+    block : SBlock
+        In its operands and its result, two of its variables are neighbouring indices, and the
+        second one's values are all elements of an axis.  The axis of the first one is then used as
+        if it had one element.
+    loops : tuple of For
+        The outer and the inner one, whose variables those of the block are.
+    first : int
+        Number of the first one of the two variables; the second one is the next.
+
+    Returns
+    -------
+    Stmt or None
+        None where the block has the two variables elsewhere, or is more than one statement.
+    """
+    outer, inner = loops
+    one, other = block.iter_vars[first : first + 2]
+    name, dtype = one.var.name, scalar_dtype(one.var)
+    loop_var = tir.Var(f"{name}_all", dtype)
+    axes = _MergedAxes(one, other, tir.Var(f"{name}_both", dtype))
+    stores = [block.body] if block.init is None else [block.body, block.init]
+    made = [axes.store(one) if isinstance(one, tir.BufferStore) else None for one in stores]
+    if None in made:
+        return None
+    variables, both = list(block.iter_vars), slice(first, first + 2)
+    variables[both] = [axes.axis]
+    reads, writes = ([axes.region(one) for one in every] for every in (block.reads, block.writes))
+    merged = type(block)(
+        variables, reads, writes, block.name_hint, made[0], made[1] if len(made) > 1 else None,
+        block.alloc_buffers, block.match_buffers, block.annotations,
+    )  # fmt: skip
+
+    def bound(realize: Any) -> Any:
+        values = list(realize.iter_values)
+        if not any(value.same_as(inner.loop_var) for value in values):
+            return None
+        values[both] = [loop_var]
+        return type(realize)(values, realize.predicate, merged)
+
+    def loop(node: Any) -> Any:
+        if node.loop_var.same_as(inner.loop_var):
+            return node.body
+        if not node.loop_var.same_as(outer.loop_var):
+            return None
+        return tir.For(loop_var, node.min, outer.extent * inner.extent, node.kind, node.body)
+
+    return with_replaced(body, {"SBlockRealize": bound, "For": loop})
 
 
 def with_choice(condition: Any, func: Any, other: Any) -> Any:

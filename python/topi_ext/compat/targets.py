@@ -72,8 +72,10 @@ def gathers_elements(target: Any) -> bool:
     return "avx512f" in features and not {name[1:] for name in _NO_GATHERS} <= features
 
 
-def compiled(functions: dict[str, Any], target: Any) -> Any:
+def compiled(functions: dict[str, Any], target: Any, pipeline: str = "default") -> Any:
     """Return the module of PrimFuncs by name, whose object file a program in C can call.
+
+    TVM lowers them by `pipeline`.
 
     Raises
     ------
@@ -83,7 +85,7 @@ def compiled(functions: dict[str, Any], target: Any) -> Any:
     if LETS_ARE_FRAMES:
         raise ValueError(f"kernels in C need TVM 0.25 or later; found {tvm.__version__}")
     named = {name: func.with_attr("global_symbol", name) for name, func in functions.items()}
-    return tvm.compile(tvm.IRModule(named), target).mod
+    return tvm.compile(tvm.IRModule(named), target, tir_pipeline=pipeline).mod
 
 
 def processor(target: Any) -> str:

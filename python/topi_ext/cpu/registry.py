@@ -135,7 +135,13 @@ KERNELS: Registry[CpuMachine] = Registry(
         "attention_grad", AttentionGradPlan, ("attention_grad",), attention_grad_candidates,
         dynamic=DynamicShapes(kinds=("attention_grad",)),
     ),
-    Kernel("transpose", TransposePlan, ("transpose",), transpose_candidates),
-    Kernel("resize", ResizePlan, ("resize",), resize_candidates),
+    Kernel(
+        "transpose", TransposePlan, ("transpose",), transpose_candidates,
+        dynamic=DynamicShapes(kinds=("transpose",)),
+    ),
+    Kernel(
+        "resize", ResizePlan, ("resize",), resize_candidates,
+        dynamic=DynamicShapes(kinds=("resize",)),
+    ),
     Kernel("runtime_dispatch", RuntimeDispatchPlan, (*CONVS, *WGRAD)),
 )  # fmt: skip

@@ -10,6 +10,7 @@ import tvm
 
 from .. import backend, compat
 from ..backend import Unsupported, of_target
+from ..emit.lowering import pipeline_of_kernels
 from ..spec.conv import Convolution
 from ..spec.post_ops import Fused
 from ..target import host_target
@@ -112,7 +113,7 @@ def build(request: Request, target: Any) -> Kernel:
 
 def object_file(functions: dict[str, Any], target: Any) -> bytes:
     """Return the code of PrimFuncs by name, whose other names are the runtime's, and hidden."""
-    data = compat.object_code(compat.compiled(functions, target))
+    data = compat.object_code(compat.compiled(functions, target, pipeline_of_kernels()))
     if elf.is_riscv(data):
         # TVM's conversions take float16 in another register than what calls them has it in, and
         # the library of gcc 12 has none from float64.

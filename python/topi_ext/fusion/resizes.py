@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ..compat import same_size
 from ..spec.geometry import Size
 from ..spec.post_ops import PostOp
 from ..spec.resize import ASYMMETRIC, CORNERS, HALF_PIXEL, NEAREST, Resize
@@ -13,6 +14,9 @@ from .anchors import Anchor
 
 _LINEAR = {"half_pixel": HALF_PIXEL, "align_corners": CORNERS, "asymmetric": ASYMMETRIC}
 """Methods by coordinate transformation mode."""
+
+_MOST_TIMES = 16
+"""How often a nearest resize to symbolic sizes repeats each element at most."""
 
 _NEAREST = {("half_pixel", "round"), ("half_pixel", ""), ("asymmetric", "floor")}
 """Modes and roundings that repeat each element equally often where sizes are whole multiples."""
@@ -26,12 +30,12 @@ class ResizeAnchor(Anchor):
     ----------
     base : Resize
         The resize without post-ops.
-    shape : tuple of int
+    shape : tuple of int or symbolic
         Shape of the result.
     """
 
     base: Resize
-    shape: tuple[int, ...]
+    shape: tuple[Size, ...]
 
     name, dtype, axes = "resize2d", "float32", tuple("NCHW")
 
@@ -58,21 +62,25 @@ class ResizeAnchor(Anchor):
         Returns
         -------
         ResizeAnchor or None
-            None for other layouts, methods and dtypes, and for symbolic sizes.
+            None for other layouts, methods and dtypes.
         """
         sizes = [*before, *after]
-        if len(sizes) != 8 or not all(isinstance(size, int) and size > 0 for size in sizes):
+        if len(sizes) != 8 or any(isinstance(size, int) and size < 1 for size in sizes):
             return None
         if set(dtypes) != {"float32"} or layout != "NCHW":
             return None
-        method = _method(*how, before[2:], after[2:])
-        if method is None:
+        (n, c, *images), times = before, None
+        if how[0] == "linear":
+            method = _LINEAR.get(how[1])
+        else:
+            method, times = NEAREST if repeats(*how) else None, _times(images, after[2:])
+        if method is None or (times is None and method == NEAREST):
             return None
-        base = Resize(method, tuple(before[:2]), tuple(before[2:]), tuple(after[2:]))
+        base = Resize(method, (n, c), (images[0], images[1]), (after[2], after[3]), times=times)
         return cls(base, tuple(after))
 
     @property
-    def sizes(self) -> Mapping[str, int]:
+    def sizes(self) -> Mapping[str, Size]:
         """Size of each letter."""
         return self.base.sizes
 
@@ -81,14 +89,15 @@ class ResizeAnchor(Anchor):
         return replace(self.base, epilogue=tuple(replace(s, order=s.varies) for s in epilogue))
 
 
-def _method(
-    method: str, mode: str, rounding: str, before: Sequence[int], after: Sequence[int]
-) -> str | None:
-    """Return the method of :class:`Resize`, or None where it has none."""
-    if method == "linear":
-        return _LINEAR.get(mode)
-    is_multiple = all(b % a == 0 for a, b in zip(before, after))
-    return NEAREST if is_multiple and repeats(method, mode, rounding) else None
+def _times(before: Sequence[Size], after: Sequence[Size]) -> tuple[int, int] | None:
+    """Return how often each row and each column is repeated; None where the numbers differ."""
+    found = [
+        b // a * (b % a == 0)
+        if isinstance(a, int) and isinstance(b, int)
+        else next((n for n in range(1, _MOST_TIMES + 1) if same_size(a * n, b)), 0)
+        for a, b in zip(before, after)
+    ]
+    return (found[0], found[1]) if all(found) else None
 
 
 def repeats(method: str, mode: str, rounding: str) -> bool:

@@ -46,10 +46,10 @@ class TransposeAnchor(ViewedAnchor):
         Returns
         -------
         TransposeAnchor or None
-            None for dtypes other than float32, symbolic sizes, small tensors, and where the last
-            axis stays.
+            None for dtypes other than float32, small tensors, and where the last axis stays.
+            Symbolic sizes are taken for large ones.
         """
-        if not shape or not all(isinstance(size, int) for size in shape):
+        if not shape or any(_is_less(size, 1) for size in shape):
             return None
         if dtype != "float32" or len(shape) > len(ascii_lowercase) // 2:
             return None
@@ -58,13 +58,18 @@ class TransposeAnchor(ViewedAnchor):
         letters = Letters(dict(zip(turned, shape)), (given, turned))
         anchor = cls(letters, tuple(shape), (dtype, dtype))
         problem = anchor.problem(())
-        if problem.elements < _ELEMENTS or problem.x[-1:] == problem.y[-1:]:
+        if _is_less(problem.elements, _ELEMENTS) or problem.x[-1:] == problem.y[-1:]:
             return None
         sides = problem.shape(problem.x[-1] + problem.y[-1])
-        return anchor if min(sides) >= _SIDE else None
+        return None if any(_is_less(side, _SIDE) for side in sides) else anchor
 
     def problem(self, epilogue: Sequence[PostOp]) -> Transpose:
         """Return the transpose with post-ops."""
         x, y = ("".join(axes) for axes in self.letters.tensors)
         sizes = tuple(self.letters.sizes.items())
         return Transpose(sizes, x, y, self.dtype, self.epilogue(epilogue)).merged()
+
+
+def _is_less(size: Size, number: int) -> bool:
+    """Return whether a size is known to be less than a number."""
+    return isinstance(size, int) and size < number

@@ -22,18 +22,25 @@ length.  Calls with few elements skip the stages.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import reduce
-from math import isqrt, prod
+from math import inf, isqrt, prod
 from typing import Any
 
 from ..compat import (
     as_size,
     buffer_of_region,
+    conditional_parts,
+    intrinsic_name,
+    is_number,
     s_tir,
+    same_size,
     simplify,
     tir,
+    uses_var,
     with_choice,
+    with_merged_loops,
+    with_replaced,
     with_split_loop,
     with_updates,
 )
@@ -70,18 +77,27 @@ _LONG_ROW = 1024
 _LONG_STAGE = 512
 """Stages of more steps are cut into chunks."""
 
-_CHUNK_STEPS = 256
+_CHUNK_STEPS = 128
 """Most steps of a chunk where their number is symbolic."""
 
 _POINTS = 1 << 15
 _TASKS = 16
 """Reductions of so many points or more are cut into so many tasks where results are fewer."""
 
+_IDENTITIES = {"Add": 0.0, "Max": -inf, "Min": inf}
+"""Elements that leave a result of floats as it is, by operation."""
+
 _STAGE = "topi_ext_stage"
 """Annotation of a block that is a stage of a reduction, and reads its operand once as that does."""
 
+_SHORT_LOOP = 64
+"""Loops of so many elements are unrolled by LLVM as a whole."""
+
 _CHUNK = "topi_ext_chunk"
 """Annotation of a stage that reduces a chunk of steps, and is not cut again."""
+
+_FUNCTIONS = frozenset(("exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "pow"))
+"""Functions that take longer than to read their result."""
 
 _GUARD = "topi_ext_guard"
 """Annotation of the block that :func:`_guarded` rewrites."""
@@ -109,14 +125,55 @@ def in_stages(func: Any, schedule: Callable[[Any], Any]) -> Any:
     if "tirx.is_scheduled" in attrs or "tirx.noalias" not in attrs:
         return schedule(func)
     try:
-        whole = staged = _everywhere(func, _inline)
+        whole = _everywhere(_in_loops(func), _inline)
+        whole = staged = _everywhere(whole, _merge)
         for rewrite in (_split_rows, _split_steps, _unmark):
             staged = _everywhere(staged, rewrite)
         condition = None if staged is whole else _is_short(whole)
     except s_tir.ScheduleError:  # no root block
         return schedule(func)
-    long = schedule(staged)
+    long = _branching(schedule(staged))
     return long if condition is None else with_choice(condition, schedule(whole), long)
+
+
+def _in_loops(func: Any) -> Any:
+    """Return `func` with a loop around each block that has none.
+
+    Beside such a block, TVM's ``rfactor`` of another one fails.
+    """
+    schedule = s_tir.Schedule(func, debug_mask="none")
+    for block in _blocks(schedule):
+        if not schedule.get_loops(block):
+            schedule.add_unit_loop(block)
+    return schedule.mod["main"]
+
+
+def _branching(func: Any) -> Any:
+    """Combine elements within the bounds of a reduction by branches around the whole statement.
+
+    LLVM then makes a loop over lanes without a condition, and a maximum is not computed of a
+    conditional value, which it would compute several times.
+    """
+    return func.with_body(with_replaced(func.body, {"BufferStore": _branch}))
+
+
+def _branch(store: Any) -> Any:
+    """Return `store` without effect where it combines the identity; None for other statements."""
+    identity = _IDENTITIES.get(type(store.value).__name__)
+    parts = None if identity is None else conditional_parts(store.value.b)
+    if parts is None:
+        return None
+    condition, *values = parts
+    branches = [_combined(store, value, identity) for value in values]
+    return tir.IfThenElse(condition, *branches)
+
+
+def _combined(store: Any, value: Any, identity: float | None) -> Any:
+    if is_number(value) and value.value == identity:
+        return None
+    combined = type(store.value)(store.value.a, value)
+    made = tir.BufferStore(store.buffer, combined, store.indices)
+    return made
 
 
 def _is_short(func: Any) -> Any:
@@ -165,17 +222,94 @@ def _first_rewritten(func: Any, rewrite: Callable[[Any, Any], Any], refused: set
 
 
 def _inline(schedule: Any, block: Any) -> Any:
-    """Inline an element-wise block into the only block that reads it, each element once."""
+    """Inline an element-wise block into the only block that reads it.
+
+    An element that is read several times is computed again each time only if it is no function such
+    as a logarithm.
+    """
     readers = schedule.get_consumers(block)
     if not is_spatial(schedule, block) or len(readers) != 1:
         return None
     (written,) = map(buffer_of_region, schedule.get(block).writes)
     if loop_kinds(schedule, readers[0]) is None:
         return None
-    if not (is_spatial(schedule, readers[0]) or reads_once(schedule, readers[0], written)):
+    is_cheap = is_spatial(schedule, readers[0]) and not _calls_function(schedule, block)
+    if not (is_cheap or reads_once(schedule, readers[0], written)):
         return None
     schedule.compute_inline(block)
     return schedule.mod["main"]
+
+
+def _calls_function(schedule: Any, block: Any) -> bool:
+    """Return whether the statement of `block` calls a function of mathematics."""
+    found: list[str] = []
+
+    def note(call: Any) -> None:
+        found.append(intrinsic_name(call))
+
+    with_replaced(schedule.get(block).body, {"Call": note})
+    return not _FUNCTIONS.isdisjoint(found)
+
+
+def _merge(schedule: Any, block: Any) -> Any:
+    """Merge two neighbouring axes, the last one of which is symbolic and may be short, or is short
+    and that of an element-wise block: LLVM would unroll it before it makes vectors.
+
+    Every operand and the result have both side by side in memory, or neither.  Threads get enough
+    of the results' other axes.  Memory of the function itself keeps its axes: TVM makes it as large
+    as its indices.
+    """
+    loops, stated = schedule.get_loops(block), schedule.get(block)
+    regions = [*stated.reads, *stated.writes]
+    inner = schedule.get(schedule.get_sblock("root")).alloc_buffers
+    for first in _to_merge(schedule, block):
+        axes = stated.iter_vars[first : first + 2]
+        used = [region for region in regions if _uses(region, axes)]
+        if any(buffer_of_region(region).same_as(one) for region in used for one in inner):
+            continue
+        if all(_are_neighbours(region, *axes) for region in used):
+            pair = schedule.get(loops[first]), schedule.get(loops[first + 1])
+            func = schedule.mod["main"]
+            body = with_merged_loops(func.body, stated, pair, first)
+            return None if body is None else func.with_body(body)
+    return None
+
+
+def _to_merge(schedule: Any, block: Any) -> Iterator[int]:
+    """Yield the number of each axis that may be merged with the next one."""
+    kinds, loops = loop_kinds(schedule, block) or [], schedule.get_loops(block)
+    extents = [known_extent(schedule, loop) for loop in loops]
+    spatial = kinds.count(SPATIAL)
+    for first in [*range(max(spatial - 2, 0), spatial - 1), *range(spatial, len(kinds) - 1)]:
+        last = extents[first + 1]
+        if 1 in extents[first : first + 2]:
+            continue
+        if last is not None and (spatial < len(kinds) or last > _SHORT_LOOP):
+            continue
+        # A symbolic batch may be one element.
+        others = extents[last is None : max(spatial - 2, 0)]
+        are_many = spatial > 3 and prod(size or _TASKS for size in others) >= _TASKS
+        if first >= spatial or are_many:
+            yield first
+
+
+def _uses(region: Any, axes: Any) -> bool:
+    return any(uses_var(index.min, axis.var) for index in region.region for axis in axes)
+
+
+def _are_neighbours(read: Any, first: Any, second: Any) -> bool:
+    """Return whether two variables of a block are neighbouring indices of an operand, of which the
+    second one reaches whole axes, and occur in no others."""
+    indices, sizes = [index.min for index in read.region], buffer_of_region(read).shape
+    pairs = [
+        axis
+        for axis in range(1, len(indices))
+        if indices[axis - 1].same_as(first.var)
+        and indices[axis].same_as(second.var)
+        and same_size(sizes[axis], second.dom.extent)
+    ]
+    others = [index for axis, index in enumerate(indices) if not {axis, axis + 1} & set(pairs)]
+    return not any(uses_var(index, axis.var) for index in others for axis in (first, second))
 
 
 def _split_rows(schedule: Any, block: Any) -> Any:
@@ -241,18 +375,19 @@ def _split_steps(schedule: Any, block: Any) -> Any:
 
 
 def _split_symbolic_steps(schedule: Any, block: Any, step: Any, axis: int) -> Any:
-    """Have a reduction reduce equal chunks of a loop of symbolic length, then the chunks.
+    """Have a reduction reduce chunks of a loop of symbolic length, then the chunks.
 
-    There is one chunk at least, so that no length is divided by zero, and no chunk has more than
-    ``_CHUNK_STEPS`` steps: a loop of fewer steps is one chunk, and not padded.
+    There is one chunk at least, and no chunk has more than ``_CHUNK_STEPS`` steps: a loop of fewer
+    steps is one chunk, and not padded.
     """
     if _is_total(schedule, block) or _CHUNK in schedule.get(block).annotations:
         return None
     loop = schedule.get(step)
     number = _position(schedule, _blocks(schedule), block)
     depth = _position(schedule, schedule.get_loops(block), step)
-    chunks = loop.extent // _CHUNK_STEPS + 1
-    length = (loop.extent + chunks - 1) // chunks
+    # Quotients of powers of two only: others take longer than short rows, for each of them.
+    chunks = tir.max((loop.extent + _CHUNK_STEPS - 1) // _CHUNK_STEPS, 1)
+    length = tir.min(loop.extent, _CHUNK_STEPS)
     func = schedule.mod["main"]
     func = func.with_body(with_split_loop(func.body, loop, chunks, length))
     schedule = s_tir.Schedule(func, debug_mask="none")

@@ -17,10 +17,11 @@ border the last one counts.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from .geometry import Size
 from .post_ops import Epilogue
-from .problem import Argument, Problem, by
+from .problem import Argument, FreshSize, Problem, by
 
 NEAREST, HALF_PIXEL, ASYMMETRIC, CORNERS = "nearest", "half_pixel", "asymmetric", "corners"
 
@@ -33,19 +34,22 @@ class Resize(Problem):
     ----------
     method : str
         ``"nearest"``, ``"half_pixel"``, ``"asymmetric"`` or ``"corners"``.
-    planes : tuple of int
+    planes : tuple of int or symbolic
         N and C.
-    before, after : tuple of int
+    before, after : tuple of int or symbolic
         H and W.
     epilogue : tuple of PostOp
         Operands have the letters that they vary along, and no others.
+    times : tuple of int, optional
+        How often a nearest resize repeats each row and column, which known sizes state as well.
     """
 
     method: str
-    planes: tuple[int, int]
-    before: tuple[int, int]
-    after: tuple[int, int]
+    planes: tuple[Size, Size]
+    before: tuple[Size, Size]
+    after: tuple[Size, Size]
     epilogue: Epilogue = ()
+    times: tuple[int, int] | None = None
 
     @property
     def kind(self) -> str:
@@ -63,7 +67,38 @@ class Resize(Problem):
         return "float32", "float32"
 
     @property
-    def sizes(self) -> dict[str, int]:
+    def is_static(self) -> bool:
+        """Return whether all sizes are numbers."""
+        sizes = (*self.planes, *self.before, *self.after)
+        return all(isinstance(size, int) for size in sizes)
+
+    def anonymous(self) -> Resize:
+        """See :meth:`Problem.anonymous`."""
+
+        def known(sizes: tuple[Size, Size]) -> tuple[Size, Size]:
+            first, second = (size if isinstance(size, int) else None for size in sizes)
+            return first, second
+
+        planes, before, after = map(known, (self.planes, self.before, self.after))
+        return replace(self, planes=planes, before=before, after=after)
+
+    def with_sizes(self, fresh: FreshSize) -> Resize:
+        """See :meth:`Problem.with_sizes`."""
+
+        def stated(sizes: tuple[Size, Size], names: str) -> tuple[Size, Size]:
+            pairs = zip(names, sizes)
+            first, second = (fresh(f"size_{a}") if size is None else size for a, size in pairs)
+            return first, second
+
+        planes, before = stated(self.planes, "NC"), stated(self.before, "HW")
+        if self.times is None:
+            after = stated(self.after, "hw")
+        else:
+            after = before[0] * self.times[0], before[1] * self.times[1]
+        return replace(self, planes=planes, before=before, after=after)
+
+    @property
+    def sizes(self) -> dict[str, Size]:
         """Sizes of the result, by letter."""
         return dict(zip("NCHW", (*self.planes, *self.after)))
 
@@ -76,10 +111,8 @@ class Resize(Problem):
             yield Argument(f"operand{number}", step.order, shape, "float32")
         yield Argument("out", "NCHW", (*self.planes, *self.after), "float32")
 
-    def coordinate(self, axis: int) -> tuple[float, float]:
-        """Scale and offset: where element o is, ``o * scale + offset``."""
-        before, after = self.before[axis], self.after[axis]
-        if self.method == CORNERS:
-            return ((before - 1) / (after - 1) if after > 1 else 0.0), 0.0
-        scale = before / after
-        return scale, (scale / 2 - 0.5 if self.method == HALF_PIXEL else 0.0)
+    def repetitions(self, axis: int) -> int:
+        """Return how often a nearest resize repeats each element along an axis."""
+        times = self.times[axis] if self.times else self.after[axis] // self.before[axis]
+        assert isinstance(times, int)
+        return times

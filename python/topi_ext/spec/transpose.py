@@ -7,17 +7,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
+from .geometry import Size
 from .post_ops import Epilogue, without_letters
-from .problem import Argument, Problem, by
+from .problem import Argument, LetteredProblem, by
 
 
 @dataclass(frozen=True)
-class Transpose(Problem):
+class Transpose(LetteredProblem):
     """One transpose.
 
     Attributes
     ----------
-    sizes : tuple of (str, int)
+    sizes : tuple of (str, int or symbolic)
         Size of each letter.
     x, y : str
         Letters of the operand and of the result, in memory order; their last ones differ.
@@ -27,7 +28,7 @@ class Transpose(Problem):
         Operands have the letters that they vary along, and no others.
     """
 
-    sizes: tuple[tuple[str, int], ...]
+    sizes: tuple[tuple[str, Size], ...]
     x: str
     y: str
     dtype: str
@@ -55,7 +56,7 @@ class Transpose(Problem):
         for name, order in zip(names, (self.x, *orders, self.y)):
             yield Argument(name, order, self.shape(order), self.dtype)
 
-    def shape(self, letters: str) -> tuple[int, ...]:
+    def shape(self, letters: str) -> tuple[Size, ...]:
         """Return the shape of a tensor with these letters."""
         size = dict(self.sizes)
         return tuple(size[a] for a in letters)
@@ -66,20 +67,20 @@ class Transpose(Problem):
         return "".join(a for a in self.y if a not in (self.x[-1], self.y[-1]))
 
     @property
-    def elements(self) -> int:
+    def elements(self) -> Size:
         """Return how many there are."""
-        return prod(size for _, size in self.sizes)
+        return prod((size for _, size in self.sizes), start=1)
 
     def merged(self) -> Transpose:
         """Return the transpose with as few letters as possible."""
-        made = self._without("".join(a for a, size in self.sizes if size == 1))
+        made = self._without("".join(a for a, size in self.sizes if _is_one(size)))
         while True:
             pair = next(made._pairs(), None)
             if pair is None:
                 return made
             kept, gone = pair
             size = dict(made.sizes)
-            size[kept] *= size[gone]
+            size[kept] = size[kept] * size[gone]
             made = replace(made, sizes=tuple(size.items()))._without(gone)
 
     def _pairs(self) -> Iterator[tuple[str, str]]:
@@ -96,3 +97,7 @@ class Transpose(Problem):
         steps = without_letters(self.epilogue, gone)
         sizes = tuple((a, size) for a, size in self.sizes if a not in gone)
         return replace(self, sizes=sizes, x=rest(self.x), y=rest(self.y), epilogue=steps)
+
+
+def _is_one(size: Size) -> bool:
+    return isinstance(size, int) and size == 1

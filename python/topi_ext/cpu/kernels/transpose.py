@@ -30,14 +30,15 @@ def emit_body(transposition: Transpose, plan: TransposePlan, operands: Sequence[
     x, *others, out = operands
     row, column = transposition.x[-1], transposition.y[-1]
     size, outer = dict(transposition.sizes), transposition.outer
-    lanes, width = plan.lanes, plan.columns
-    extents = [*transposition.shape(outer), -(-size[row] // plan.rows), -(-size[column] // width)]
+    lanes, width = plan.lanes, size[column] if plan.columns is None else plan.columns
+    blocks = 1 if plan.columns is None else emit.ceil_div(size[column], width)
+    extents = [*transposition.shape(outer), emit.ceil_div(size[row], plan.rows), blocks]
     with emit.tasks(prod(extents), plan.parallel) as task:
         *where, block, column_block = map(emit.let, emit.unravel(task, extents))
         first = emit.let(block * plan.rows)
         count = emit.clamped_extent(first, size[row], plan.rows)
         left = emit.let(column_block * width)
-        columns = emit.clamped_extent(left, size[column], width)
+        columns = width if plan.columns is None else emit.clamped_extent(left, size[column], width)
         corner = dict(zip(outer, where)) | {row: first, column: left}
         source, target = (
             emit.opaque_base(a.at("".join(corner), *corner.values())) for a in (x, out)
@@ -46,7 +47,7 @@ def emit_body(transposition: Transpose, plan: TransposePlan, operands: Sequence[
         start, pitch = target, out.strides[row]
         if transposition.epilogue:
             tile, start, pitch = emit.scratch(plan.rows * width, transposition.dtype), 0, width
-        apart, longest = x.strides[column], min(plan.rows, size[row])
+        apart, longest = x.strides[column], emit.least(plan.rows, size[row])
         for has_vectors in emit.sides(columns >= lanes):
             if has_vectors:
                 for i in emit.loop(emit.ceil_div(columns, lanes)):
@@ -68,7 +69,7 @@ def _write(
     operands: tuple[Sequence[Operand], Operand],
     tile: Array,
     target: tuple[dict[str, Expr], Expr],
-    extents: tuple[Expr, Expr, int],
+    extents: tuple[Expr, Expr, Expr],
 ) -> None:
     """Write the rows of a tile, with the epilogue; `target` is the index of its first element by
     letter, and in the result."""

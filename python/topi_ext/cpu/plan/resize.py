@@ -14,6 +14,9 @@ from .window import Plan
 _OF_TASK = 1 << 13
 """Elements of a task, about."""
 
+_WIDTH = 256
+"""Assumed width of symbolic images."""
+
 
 @dataclass(frozen=True)
 class ResizePlan(Plan):
@@ -32,8 +35,12 @@ class ResizePlan(Plan):
 
 
 def resize_candidates(resize: Resize, machine: CpuMachine) -> Iterator[tuple[float, ResizePlan]]:
-    """Yield the one plan that there is, and NaN: its cycles are not estimated."""
+    """Yield the one plan that there is, and NaN: its cycles are not estimated.
+
+    Symbolic sizes are taken for large ones.
+    """
     height, width = resize.after
-    rows = max(1, min(height, _OF_TASK // width))
-    parallel = machine.threads > 1 and prod(resize.planes) * height * width > 2 * _OF_TASK
-    yield nan, ResizePlan(rows, parallel)
+    rows = _OF_TASK // (width if isinstance(width, int) else _WIDTH)
+    rows = max(1, min(height, rows) if isinstance(height, int) else rows)
+    is_few = resize.is_static and prod(resize.planes) * height * width <= 2 * _OF_TASK
+    yield nan, ResizePlan(rows, machine.threads > 1 and not is_few)

@@ -27,24 +27,36 @@ class TransposePlan(Plan):
     ----------
     lanes : int
         Elements per vector.
-    rows, columns : int
-        Size of a block of the result.
+    rows : int
+        Rows of a block of the result.
+    columns : int or None
+        Columns of a block; None for all of them, which are symbolic.
     parallel : bool
         Whether threads share the blocks.
     """
 
     lanes: int
     rows: int
-    columns: int
+    columns: int | None
     parallel: bool
 
 
 def transpose_candidates(
     transposition: Transpose, machine: CpuMachine
 ) -> Iterator[tuple[float, TransposePlan]]:
-    """Yield the one plan that there is, and NaN: its cycles are not estimated."""
-    column = dict(transposition.sizes)[transposition.y[-1]]
-    lanes = min(machine.lanes(transposition.dtype), 1 << (column.bit_length() - 1))
-    columns = column if not transposition.epilogue else min(column, _COLUMNS)
-    parallel = machine.threads > 1 and transposition.elements >= _PARALLEL_ELEMENTS
-    yield nan, TransposePlan(lanes, _ROWS, columns, parallel)
+    """Yield the one plan that there is, and NaN: its cycles are not estimated.
+
+    Symbolic sizes are taken for large ones.
+    """
+    lanes, columns = (
+        machine.lanes(transposition.dtype),
+        dict(transposition.sizes)[transposition.y[-1]],
+    )
+    if isinstance(columns, int):
+        lanes = min(lanes, 1 << (columns.bit_length() - 1))
+        columns = min(columns, _COLUMNS) if transposition.epilogue else columns
+    else:
+        columns = _COLUMNS if transposition.epilogue else None
+    elements = transposition.elements
+    is_few = isinstance(elements, int) and elements < _PARALLEL_ELEMENTS
+    yield nan, TransposePlan(lanes, _ROWS, columns, machine.threads > 1 and not is_few)

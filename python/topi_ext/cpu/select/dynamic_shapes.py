@@ -26,9 +26,12 @@ LEAST_GAIN = 1.02
 """By how much, in geometric mean, a kernel that leaves out padding has to be faster than those that
 are built without it."""
 
-LEAST_OF_TWO = 1.05
-"""By how much, in geometric mean, two kernels of weight gradients have to be faster than one, which
-builds sooner."""
+LEAST_OF_TWO = 1.1
+"""By how much, in geometric mean, two kernels have to be faster than one, which builds in half of
+the time."""
+
+LEAST_OF_SOME = 1.5
+"""By how much two kernels may be faster for some size before they are built, whatever the mean."""
 
 BATCHES = (1, 8, 64)
 """Numbers of images for which plans are rated where other sizes are symbolic as well."""
@@ -51,7 +54,10 @@ def plan_of_any_size(problem: Any, machine: CpuMachine) -> Plan:
     readers = [kernel for kernel in kernels if kernel.prepacks or not problem.prepacked]
     few = list(_plans("few", readers, problem, known, machine))
     fewest = _fewest(few, known)
-    larges = [base, *_from_positions(problem, base[1], known, machine), *many]
+    larges = [base, *many]
+    alone = _best(larges, fewest)
+    several = _from_positions(problem, base[1], known, machine)
+    larges += [one for one in several if _is_worth_two(one, alone, fewest)]
     unpadded = list(_plans("unpadded", kernels, problem, known, machine))
     best = _best(larges, fewest)
     without_padding = (
@@ -65,7 +71,8 @@ def plan_of_any_size(problem: Any, machine: CpuMachine) -> Plan:
         for one in larges
         if KERNELS.of_plan(one[0]).dynamic.may_be_one_of_two and one[0] is not best[0]
     ]
-    best = _if_faster([either(seconds, *best, known)], best, fewest, LEAST_OF_TWO)
+    two = either(seconds, *best, known)
+    best = two if _is_worth_two(two, best, fewest) else best
     return cast("Plan", either(few, *best, known)[0])
 
 
@@ -95,6 +102,12 @@ def _if_faster(plans: Sequence[Rated], best: Rated, fewest: Sequence[float], gai
     least = _total(best[1], fewest) - len(best[1]) * log(gain)
     faster = [one for one in plans if _total(one[1], fewest) < least]
     return _best(faster, fewest) if faster else best
+
+
+def _is_worth_two(two: Rated, one: Rated, fewest: Sequence[float]) -> bool:
+    """Return whether a plan of two kernels is so much faster than one that both are built."""
+    gains = [log(min(a, few) / min(b, few)) for a, b, few in zip(one[1], two[1], fewest)]
+    return sum(gains) >= len(gains) * log(LEAST_OF_TWO) or max(gains) >= log(LEAST_OF_SOME)
 
 
 def _from_positions(
