@@ -47,7 +47,7 @@ BASELINES = {
 FILES = ("onnxruntime", "openvino")
 """Engines that run an ONNX file, and only infer."""
 STEPS = (0, -1, 1, 2, -2, 3)
-"""What the batches of ``several`` differ by from that of the model."""
+"""Differences of the batches of ``several`` from that of the model."""
 
 
 def main() -> int:

@@ -63,21 +63,15 @@ def _init(layer: nn.Conv2d | nn.ConvTranspose2d) -> None:
 
 
 class Loss(nn.Module):
-    """Mean squared error of the reconstruction.
+    """Mean squared error of the reconstruction."""
 
-    Of a batch in equal ``parts`` it is what one part adds: the losses of all parts sum up to the
-    loss of the batch, and so do their gradients.
-    """
-
-    def __init__(self, model: nn.Module, parts: int = 1) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        self.parts = parts
 
     def forward(self, x: Tensor) -> Tensor:
         difference = self.model(x) - x
-        mean = (difference * difference).mean()
-        return mean if self.parts == 1 else mean / self.parts
+        return (difference * difference).mean()
 
 
 @dataclass(frozen=True)
@@ -126,18 +120,18 @@ def train_torch(
         return History(np.array(losses), model(shown).numpy())
 
 
-def training_module(model: nn.Module, batch: Tensor, parts: int = 1) -> tuple[Any, list[str], Any]:
+def training_module(model: nn.Module, batch: Tensor) -> tuple[Any, list[str], Any]:
     """Relax module that trains ``model``, the names of its weights in order, the first state.
 
-    ``main_adjoint(x, *weights)`` gives the loss and the tuple of gradients, for one of so many
-    ``parts`` of a batch; ``update(weights, gradients, state)`` gives new weights and a new state.
+    ``main_adjoint(x, *weights)`` gives the loss and the tuple of gradients;
+    ``update(weights, gradients, state)`` gives new weights and a new state.
     """
     from tvm import relax
     from tvm.relax.training.optimizer import MomentumSGD
 
     from relax_ext.cli.torch_model import to_relax
 
-    exported = torch.export.export(Loss(model, parts), (batch,))
+    exported = torch.export.export(Loss(model), (batch,))
     mod = to_relax(exported, keep_params=True)
     weights = list(mod["main"].params[1:])
     mod = relax.transform.Gradient("main", weights)(mod)

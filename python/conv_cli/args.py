@@ -247,8 +247,7 @@ def parser(usage: Usage) -> argparse.ArgumentParser:
         default=[],
         metavar="TARGET",
         help='TVM target, a kind or a JSON dict such as \'{"kind": "llvm", "mcpu": "znver3"}\' '
-        "(default: this machine"
-        + ("; one for all boards, or one for each --key)" if usage.takes_boards else ")"),
+        "(default: this machine)",
     )
     if usage.takes_boards:
         _add_boards(add)
@@ -286,19 +285,19 @@ def _add_boards(add: Any) -> None:
         "--rpc",
         type=_address,
         metavar="HOST:PORT",
-        help="compile here, run and time on boards behind this RPC tracker of TVM",
+        help="compile here, run and time on a board behind this RPC tracker of TVM",
     )
     add(
         "--key",
         action="append",
         default=[],
         metavar="KEY",
-        help="kind of board, as its servers were registered (repeatable: all at the same time)",
+        help="kind of board, as its servers were registered",
     )
     add(
         "--cc",
         metavar="COMPILER",
-        help="what links libraries for the boards (default: by --target's mtriple)",
+        help="what links libraries for the board (default: by --target's mtriple)",
     )
     add(
         "--rpc-timeout",
@@ -329,7 +328,7 @@ def read(usage: Usage, argv: Sequence[str]) -> argparse.Namespace:
     paths = _by_name("--input", chosen.input)
     chosen.board_threads = chosen.threads
     chosen.threads = threads_of(chosen.threads)
-    _check_boards(chosen, usage.takes_boards)
+    _check_board(chosen, usage.takes_boards)
     if chosen.profile and (chosen.grad or chosen.rpc):
         raise CliError(f"--profile: not with --{'grad' if chosen.grad else 'rpc'}")
     _check_database(chosen, usage.takes_database)
@@ -345,21 +344,24 @@ def read(usage: Usage, argv: Sequence[str]) -> argparse.Namespace:
     return chosen
 
 
-def _check_boards(chosen: argparse.Namespace, takes_boards: bool) -> None:
-    """Raise if options of boards do not go together."""
-    keys = chosen.key if takes_boards else []
-    if len(chosen.target) > max(1, len(keys)):
-        raise CliError("--target: given more often than " + ("--key" if keys else "once"))
-    if not takes_boards or not (chosen.rpc or keys or chosen.cc):
-        return
+def _check_board(chosen: argparse.Namespace, takes_boards: bool) -> None:
+    """Raise if the options of a board do not go together; replace lists by their only element."""
+    if not takes_boards:
+        chosen.rpc, chosen.key, chosen.cc = None, [], None
+    for option in ("target", "key"):
+        given = getattr(chosen, option)
+        if len(given) > 1:
+            raise CliError(f"--{option}: given more often than once")
+        setattr(chosen, option, given[0] if given else None)
     if not chosen.rpc:
-        raise CliError(f"--{'key' if keys else 'cc'}: is for boards behind --rpc HOST:PORT")
-    if not keys:
+        for option in ("key", "cc"):
+            if getattr(chosen, option):
+                raise CliError(f"--{option}: is for boards behind --rpc HOST:PORT")
+        return
+    if not chosen.key:
         raise CliError("--rpc: say which kind of board by --key KEY")
-    if len(set(keys)) < len(keys):
-        raise CliError(f"--key: {', '.join(keys)}: each kind of board once")
-    if len(chosen.target) not in (1, len(keys)):
-        raise CliError("--rpc: give one --target for all boards, or one for each --key, in order")
+    if not chosen.target:
+        raise CliError("--rpc: say by --target what the board is")
     if chosen.cc and not shutil.which(chosen.cc):
         raise CliError(f"--cc {chosen.cc}: no such program")
 
@@ -373,8 +375,6 @@ def _check_database(chosen: argparse.Namespace, takes_database: bool) -> None:
         for option in ("grad", "profile"):
             if getattr(chosen, option, None):
                 raise CliError(f"--{option}: not with tune")
-        if len(getattr(chosen, "key", ())) > 1:
-            raise CliError("--key: tune measures on one kind of board at a time")
         files.check_output("--database", chosen.database)
     elif chosen.database is not None and not chosen.database.is_file():
         what = "a folder" if chosen.database.is_dir() else "no such file"

@@ -101,7 +101,7 @@ def _prepare(package: str) -> None:
         "replace",
         line_buffering=True,
     )
-    answer_interrupts(package)
+    interrupts.answer_interrupts(package, _hang_up)
 
 
 @contextmanager
@@ -130,11 +130,7 @@ def _end(package: str, error: BaseException | None) -> None:
     sys.exit(NOT_WRITTEN)
 
 
-def answer_interrupts(package: str) -> None:
-    """Make Ctrl-C and SIGTERM end this process with one line, and its sessions on boards."""
-    interrupts.answer_interrupts(package, _hang_up)
-
-
 def _hang_up() -> None:
+    """End the sessions on boards."""
     if boards := sys.modules.get("topi_ext.tuning.rpc"):
         boards.hang_up()

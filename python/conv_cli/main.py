@@ -8,7 +8,6 @@ import sys
 import warnings
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,9 @@ from topi_ext.tuning.rpc import Board
 from . import args as cli_args
 from . import cache_command, doctor
 from .adapter import Adapter, Choices
-from .check import Options, Report, check, set_threads
+from .check import Options, check, set_threads
 from .errors import CliError, need, tell
 from .kernels import chosen_kernels
-from .multi_board import Outcome, check_each
 from .profiling import profile
 from .tuning import taking_plans, told, tune
 
@@ -56,33 +54,23 @@ def main(adapter: Adapter, argv: Sequence[str] | None = None) -> int:
         need("rich", "printing the table")
         from . import report as printed
 
-        choices = _options(chosen)
+        options = _options(chosen)
         if chosen.tune:
-            _tune(adapter, chosen, choices[0])
+            _tune(adapter, chosen, options)
             return 0
         if chosen.profile:
             with taking_plans(chosen.database):
-                _profile(adapter, chosen, choices[0])
+                _profile(adapter, chosen, options)
             return 0
         with taking_plans(chosen.database), printed.Bar() as bar:
-            if len(choices) == 1:
-                outcomes: list[Outcome] = [check(chosen.model, adapter, choices[0], bar)]
-            else:
-                outcomes = check_each(chosen.model, adapter, choices, bar)
-        reports = [outcome for outcome in outcomes if isinstance(outcome, Report)]
-        for report in reports:
-            printed.show(report)
+            report = check(chosen.model, adapter, options, bar)
+        printed.show(report)
         if chosen.json:
-            _write_json(
-                chosen.json, [report.to_json() for report in reports], several=len(choices) > 1
-            )
+            _write_json(chosen.json, report.to_json())
     except CliError as error:
         tell(adapter.package, error)
         return 2
-    failures = [outcome for outcome in outcomes if isinstance(outcome, CliError)]
-    for failure in failures:
-        tell(adapter.package, failure)
-    return 2 if failures else 0 if all(report.ok for report in reports) else 1
+    return 0 if report.ok else 1
 
 
 def _profile(adapter: Adapter, chosen: Namespace, options: Options) -> None:
@@ -94,7 +82,7 @@ def _profile(adapter: Adapter, chosen: Namespace, options: Options) -> None:
         found = profile(chosen.model, adapter, options, bar)
     profile_table.show(found)
     if chosen.json:
-        _write_json(chosen.json, [found.to_json()], several=False)
+        _write_json(chosen.json, found.to_json())
 
 
 def _kernels(adapter: Adapter, chosen: Namespace) -> int:
@@ -102,10 +90,10 @@ def _kernels(adapter: Adapter, chosen: Namespace) -> int:
     if not adapter.usage.takes_profile:
         raise CliError(f"doctor MODEL: {adapter.package} does not tell which kernels it has chosen")
     with taking_plans(chosen.database):
-        found = chosen_kernels(chosen.model, adapter, _options(chosen)[0])
+        found = chosen_kernels(chosen.model, adapter, _options(chosen))
     print("\n".join(found.lines()))
     if chosen.json:
-        _write_json(chosen.json, [found.to_json()], several=False)
+        _write_json(chosen.json, found.to_json())
     return 0
 
 
@@ -115,13 +103,17 @@ def _tune(adapter: Adapter, chosen: Namespace, options: Options) -> None:
     where = "plans are in {}" if chosen.database.is_file() else "{} is not written"
     print(f"{adapter.package}: {told(found)}; {where.format(chosen.database)}")
     if chosen.json:
-        _write_json(chosen.json, [one._asdict() for one in found], several=True)
+        _write_json(chosen.json, [one._asdict() for one in found])
 
 
-def _options(chosen: Namespace) -> list[Options]:
-    """Return the options of the command line, one set for each kind of board."""
+def _options(chosen: Namespace) -> Options:
+    """Return the options of the command line."""
     threads = set_threads(chosen.threads)
-    options = Options(
+    board = None
+    if chosen.rpc:
+        host, port = chosen.rpc
+        board = Board(host, port, chosen.key, chosen.cc, chosen.rpc_timeout, chosen.board_threads)
+    return Options(
         choices=Choices(
             given=chosen.input,
             dims=chosen.dim,
@@ -131,30 +123,18 @@ def _options(chosen: Namespace) -> list[Options]:
             threads=threads,
         ),
         grad=chosen.grad,
-        target=chosen.target[0] if chosen.target else None,
+        target=chosen.target,
         threads=threads,
         repeat=chosen.repeat,
         budget=chosen.budget,
         seed=chosen.seed,
         tolerance=chosen.tolerance,
+        board=board,
     )
-    keys = getattr(chosen, "key", [])
-    targets = chosen.target if len(chosen.target) > 1 else chosen.target * len(keys)
-    if not keys:
-        return [options]
-    host, port = chosen.rpc
-    return [
-        replace(
-            options,
-            target=target,
-            board=Board(host, port, key, chosen.cc, chosen.rpc_timeout, chosen.board_threads),
-        )
-        for key, target in zip(keys, targets)
-    ]
 
 
-def _write_json(path: Path, reports: list[Any], *, several: bool) -> None:
+def _write_json(path: Path, data: Any) -> None:
     try:
-        path.write_text(json.dumps(reports if several else reports[0], indent=2) + "\n")
+        path.write_text(json.dumps(data, indent=2) + "\n")
     except OSError as error:
         raise CliError(f"--json {path}: {one_line(error)}") from error

@@ -67,7 +67,7 @@ def told(found: Sequence[Any]) -> str:
 
 @contextmanager
 def taking_plans(database: Path | None) -> Iterator[None]:
-    """Make compilations inside the block, also in new processes, take plans from a file.
+    """Make compilations inside the block, also in new threads, take plans from a file.
 
     Raises
     ------

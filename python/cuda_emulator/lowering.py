@@ -14,8 +14,6 @@ from .faults import Unsupported
 
 __all__ = ["Lowered", "lower", "target_of"]
 
-DYNAMIC_SHARED = "tirx.use_dyn_shared_memory"
-
 _SHARED_KIB = {50: 48, 70: 96, 75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 110: 227, 120: 99}
 """Most shared memory of a block from a compute capability on: CUDA C++ Programming Guide, technical
 specifications."""

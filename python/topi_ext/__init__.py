@@ -4,7 +4,3 @@
 It knows neither Relax nor Relay, and importing it registers nothing: ``import relax_ext`` for
 Relax, ``relay_ext`` for Relay.
 """
-
-from . import renamed as _renamed
-
-_renamed.install()

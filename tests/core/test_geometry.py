@@ -14,7 +14,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers import oracle
 from helpers.cases import Case, any_case, geometry_of
 from topi_ext.spec.axis_access import AxisAccess, Tap
 from topi_ext.spec.geometry import Geometry
@@ -51,14 +50,6 @@ def test_one_geometry_from_either_side(case: Case) -> None:
     assert g == back and hash(g) == hash(back)
     if all(o < s for o, s in zip(g.output_padding, g.stride)):
         assert g == Geometry.of_conv("op", g.x_shape(n), g.w_shape, **attributes)
-
-
-def test_founding_report_0_as_a_size() -> None:
-    """Output padding is part of the size of x, not a number to fix up."""
-    g = Geometry.of_conv_transpose(
-        "op", (1, 1, 2, 3), (1, 1, 2, 2), stride=(2, 1), padding=1, output_padding=(1, 0)
-    )
-    assert g.x_size == (3, 2) and g.output_padding == (1, 0)
 
 
 @given(any_case)
@@ -284,20 +275,6 @@ def test_groups_and_closed_form_are_the_table(transposed: bool, parameters) -> N
     assert (gather.first_shift, gather.last_shift) == (min(shifts), max(shifts))
 
 
-def test_phases_of_k4_s2_p1() -> None:
-    """By hand: x[2j] has taps 1 and 3 of y[j], y[j-1]; x[2j+1] taps 0 and 2 of y[j+1], y[j]."""
-    gather = AxisAccess(True, 4, 2, 1, 1)
-    assert gather.phases[0].taps == (Tap(1, 0, 0), Tap(3, 0, -1))
-    assert gather.phases[1].taps == (Tap(0, 0, 1), Tap(2, 0, 0))
-    assert (gather.first_shift, gather.last_shift) == (-1, 1)
-
-
-def test_kernel_smaller_than_stride_leaves_phases_without_taps() -> None:
-    counts = [len(phase.taps) for phase in AxisAccess(True, 1, 3, 1, 1).phases]
-    assert counts == [0, 0, 1]
-    assert [len(p.taps) for p in AxisAccess(True, 3, 2, 2, 0).phases] == [3, 0]
-
-
 # ------------------------------------------------------------------------------ refusals
 
 T = Geometry.of_conv_transpose
@@ -404,18 +381,3 @@ def test_steps_that_do_nothing_are_short() -> None:
     assert max(g.stride) <= 64 and g.x_size == (1, 3, 3)
     g = C("op", (1, 2, 9, 9), (3, 2, 3, 3), stride=1 << 30)
     assert g.y_size == (1, 1) and max(g.as_rank3().stride) <= 64
-
-
-def test_output_padding_between_stride_and_dilation_is_allowed() -> None:
-    """PyTorch allows it; stock TVM's inference raises."""
-    g = T("op", (1, 1, 4), (1, 1, 2), stride=2, dilation=4, output_padding=3)
-    torch_size = torch.nn.functional.conv_transpose1d(
-        torch.zeros(1, 1, 4), torch.zeros(1, 1, 2), None, 2, 0, 3, 1, 4
-    ).shape
-    assert g.x_shape(1) == tuple(torch_size)
-    assert (
-        oracle.conv_transpose(
-            torch.zeros(1, 1, 4), torch.zeros(1, 1, 2), (2,), (0, 0), (3,), (4,)
-        ).shape
-        == torch_size
-    )

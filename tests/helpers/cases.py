@@ -193,12 +193,6 @@ def numbers(rng: np.random.Generator, shape: Sequence[int], dtype: str) -> np.nd
     return rng.standard_normal(shape).astype(compare.numpy_dtype(dtype))
 
 
-def permutations_covering(letters: str) -> list[str]:
-    """Few permutations in which every letter meets every place and every order of every pair."""
-    rotated = [letters[i:] + letters[:i] for i in range(len(letters))]
-    return rotated + [text[::-1] for text in rotated]
-
-
 @st.composite
 def cases(
     draw: st.DrawFn,

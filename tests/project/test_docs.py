@@ -102,15 +102,16 @@ def test_code_runs(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "page"}
     for line, language, file, text in blocks(page):
-        if file and language != "python":
+        if file:
+            (tmp_path / file).parent.mkdir(exist_ok=True)
             (tmp_path / file).write_text(text)
         elif language == "sh":
             if missing_tools(text):
                 pytest.skip(f"no {', '.join(missing_tools(text))}")
             run_shell(text, tmp_path)
-        elif language == "python" and not file and ">>>" not in text:
+        elif language == "python" and ">>>" not in text:
             exec(compile("\n" * line + text, str(page), "exec"), names)
-        elif language == "python" and not file:
+        elif language == "python":
             test = doctest.DocTestParser().get_doctest(text, names, page.name, str(page), line)
             report: list[str] = []
             failed, _ = doctest.DocTestRunner().run(test, out=report.append, clear_globs=False)

@@ -78,7 +78,9 @@ def test_options_reach_tvm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 
     seen: list[Any] = []
     stock = executable_cache.pipeline
-    monkeypatch.setattr(executable_cache, "pipeline", lambda *given: seen.append(given) or stock(*given))
+    monkeypatch.setattr(
+        executable_cache, "pipeline", lambda *given: seen.append(given) or stock(*given)
+    )
     database = tmp_path / "plans.json"
     target = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 1})
     options = {"target": target, "threads": 1, "database": str(database), "unknown": "raise"}

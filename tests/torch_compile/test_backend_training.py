@@ -7,13 +7,8 @@ Models are float64, so that PyTorch's gradients are the oracle; they differ by t
 from __future__ import annotations
 
 import copy
-import os
-import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -285,56 +280,6 @@ def test_second_order_is_refused() -> None:
     (gradient,) = torch.autograd.grad(run(x).square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="does not currently support double backward"):
         gradient.sum().backward()
-
-
-WORKER = """
-import sys, torch
-from torch import nn
-import torch.distributed as dist
-import relax_ext.torch
-rank, port = int(sys.argv[1]), sys.argv[2]
-dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-torch.manual_seed(0)
-class Net(nn.Module):  # Dynamo does not enter a Sequential of a DistributedDataParallel
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 2, 3)
-    def forward(self, x):
-        return self.last(self.first(x).tanh())
-model = Net().double()
-batch = torch.rand(4, 3, 8, 8, dtype=torch.float64)
-gradients = torch.autograd.grad(model(batch).square().mean(), list(model.parameters()))
-wrapped = nn.parallel.DistributedDataParallel(model)
-run = torch.compile(wrapped, backend="tvm_conv", options={"unknown": "raise"})
-run(batch[2 * rank : 2 * rank + 2]).square().mean().backward()
-for parameter, want in zip(model.parameters(), gradients):
-    assert torch.allclose(parameter.grad, want, rtol=1e-9, atol=1e-12)
-assert any(graph.parts for graph in relax_ext.torch.report().graphs)
-dist.destroy_process_group()
-"""
-
-
-@pytest.mark.slow
-def test_two_processes(tmp_path: Path) -> None:
-    """DistributedDataParallel by gloo: each process has the gradient of the whole batch."""
-    script = tmp_path / "worker.py"
-    script.write_text(WORKER)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    environment = {**os.environ, "TVM_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    workers = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(rank), port],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    outputs = [worker.communicate(timeout=300)[0] for worker in workers]
-    assert [worker.returncode for worker in workers] == [0, 0], "\n".join(outputs)
 
 
 def test_close_is_close() -> None:

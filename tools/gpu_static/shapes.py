@@ -207,8 +207,3 @@ def _representative(kernel: Kernel, machine: GpuMachine) -> tuple[AnyShape, str]
     ]
     taken = [one for one in serves if KERNELS.of_plan(chosen(*one, machine)) is kernel]
     return (taken or serves)[0]
-
-
-def kernel_names() -> list[str]:
-    """Return the names of all kernels."""
-    return [kernel.name for kernel in KERNELS]

@@ -101,7 +101,6 @@ def import_part(importer: AtenImporter, piece: Piece, context: Context, name: st
     Unsupported
         For the nodes that have to stay in PyTorch.
     """
-    begin = time.perf_counter()
     tensors = [node for node in piece.inputs if _is_operand(node)]
     static = [node for node in tensors if node in context.frozen]
     operands = [node for node in tensors if node not in context.frozen] + static
@@ -134,7 +133,7 @@ def import_part(importer: AtenImporter, piece: Piece, context: Context, name: st
     def module_of(known: Sizes | None) -> Any:
         return module if known is None else importer.graph(*given, dict(zip(symbols, known)))
 
-    record = report.Part(operators(piece.nodes), len(static), time.perf_counter() - begin)
+    record = report.Part(operators(piece.nodes), len(static))
     in_pytorch = fx.GraphModule({}, piece.graph())
     return ImportedPart(module_of, _hints(piece, sizes), runner, in_pytorch, record)
 

@@ -21,21 +21,13 @@ class Part:
         Number of its operators of PyTorch; views do not count.
     packed : int
         Weights that are packed once.
-    import_s : float
-        Seconds of the import into Relax.
     compiled : dict of tuple or None to float
         Seconds of the compilation for the first sizes, and for all others (None).
     """
 
     operators: int
     packed: int
-    import_s: float
     compiled: dict[tuple[int, ...] | None, float] = field(default_factory=dict)
-
-    @property
-    def compile_s(self) -> float:
-        """Return the seconds of all compilations."""
-        return sum(self.compiled.values())
 
 
 @dataclass

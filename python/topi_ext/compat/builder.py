@@ -204,11 +204,6 @@ def llvm_call(name: str, *arguments: Any) -> None:
     script.evaluate(tir.call_llvm_intrin("void", name, *arguments))
 
 
-def llvm_value(dtype: str, name: str, *arguments: Any) -> Any:
-    """Return the result of an LLVM intrinsic without side effects."""
-    return tir.call_llvm_pure_intrin(dtype, name, *arguments)
-
-
 def prefetch(buffer: Any, index: Any, cache: int) -> None:
     """Ask for the cache line of an element of an argument, into the first cache or the second;
     nothing is read.

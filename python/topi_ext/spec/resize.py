@@ -23,9 +23,7 @@ from .geometry import Size
 from .post_ops import Epilogue
 from .problem import Argument, FreshSize, Problem, by
 
-NEAREST, HALF_PIXEL, ASYMMETRIC, CORNERS = METHODS = (
-    "nearest", "half_pixel", "asymmetric", "corners",
-)  # fmt: skip
+NEAREST, HALF_PIXEL, ASYMMETRIC, CORNERS = "nearest", "half_pixel", "asymmetric", "corners"
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class Resize(Problem):
     Attributes
     ----------
     method : str
-        One of `METHODS`.
+        ``"nearest"``, ``"half_pixel"``, ``"asymmetric"`` or ``"corners"``.
     planes : tuple of int or symbolic
         N and C.
     before, after : tuple of int or symbolic

@@ -24,18 +24,6 @@ from .conv_transpose import ConvTranspose, PhaseAxis
 Tensor = Any
 
 
-def centred(tensor: Tensor, zero: int, dtype: str) -> Tensor:
-    """Return a tensor less its zero point, in the dtype of the sums: what the kinds below then
-    take.
-
-    Padding, which they add, is zero.
-    """
-    zero_point = tir.const(zero, dtype)
-    return te.compute(
-        tensor.shape, lambda *i: tensor(*i).astype(dtype) - zero_point, name="centred"
-    )
-
-
 def conv(x: Tensor, w: Tensor, geometry: Geometry, layouts: Layouts, out_dtype: str) -> Tensor:
     """Convolution, ``y[n,k,p] = sum over c, r of x[n,c,stride*p - pad + dilation*r] * w[k,c,r]``.
 
