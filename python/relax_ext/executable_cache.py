@@ -14,6 +14,7 @@ import os
 from functools import cache
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import tvm
 
@@ -49,7 +50,7 @@ def compiled(
     tvm.relax.VMExecutable
     """
     name = _name(module, target, database, packs_parameters)
-    found = None if name is None else _loaded(disk.read(name))
+    found = _found(name)
     if found is not None:
         return found
     if packs_parameters:
@@ -59,6 +60,33 @@ def compiled(
     if name is not None and len(built) == 1:
         head = json.dumps(built[0]).encode()
         disk.write(name, head + b"\n" + compat.bytecode(executable))
+    if name is not None:
+        _in_use[name] = executable
+    return executable
+
+
+def kept(
+    module: Any, target: Any, database: AnyPath | None = None, *, packs_parameters: bool = False
+) -> Any:
+    """Return what :func:`compiled` has compiled for equal arguments, or None.
+
+    It is in use in this process, or was kept by an earlier one.
+    """
+    return _found(_name(module, target, database, packs_parameters))
+
+
+_in_use: WeakValueDictionary[str, Any] = WeakValueDictionary()
+"""Executables of this process by the names of their entries."""
+
+
+def _found(name: str | None) -> Any:
+    if name is None:
+        return None
+    executable = _in_use.get(name)
+    if executable is None:
+        executable = _loaded(disk.read(name))
+        if executable is not None:
+            _in_use[name] = executable
     return executable
 
 
@@ -81,8 +109,7 @@ def _name(module: Any, target: Any, database: AnyPath | None, packs_parameters: 
     """
     settings, features = compat.build_settings(), compat.llvm_features(target)
     is_known = (
-        disk.folder() is not None
-        and database is None
+        database is None
         and current() is None
         and not os.environ.get(VERBOSE)
         and all(registered().values())

@@ -42,6 +42,7 @@ WEIGHT = np.random.default_rng(1).standard_normal((8, 8, 3, 3), np.float32)
 def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The functions of each module that TVM builds, with an empty cache."""
     monkeypatch.setenv("TVM_CONV_CACHE", str(tmp_path / "kept"))
+    executable_cache._in_use.clear()
     cached = tvm.tirx.build
     assert isinstance(cached, CachedBuild)
     found: list[list[str]] = []

@@ -55,6 +55,15 @@ def test_sizes_that_pytorch_makes_symbolic() -> None:
     assert report().seconds >= sum(sum(one.compiled.values()) for one in report().graphs[1].parts)
 
 
+def test_two_sizes_in_turn() -> None:
+    """The graph of symbolic sizes takes over from that of the first size, and what it compiled."""
+    if why_nothing_is_kept(relax_ext.host_target()) is not None:
+        pytest.skip("no executable is kept on this machine")
+    model = net().eval()
+    check(compiled(model), model, 4, 3, 4, 3, 4)
+    assert sizes() == [[None], [(3,)]]
+
+
 @pytest.mark.parametrize("how", ["dynamic", "mark_dynamic", "maybe_mark_dynamic"])
 def test_sizes_that_the_user_makes_symbolic(how: str) -> None:
     """One function for all sizes is compiled at once, which was asked for."""
@@ -150,6 +159,7 @@ def test_later_processes_load_what_was_compiled(
     model, options = net().eval(), {"unknown": "raise", "freeze": freeze}
     batches = range(2, 5 + OWN)
     check(compiled(model, options), model, *batches)
+    executable_cache._in_use.clear()
 
     def refused(*_: Any, **__: Any) -> Any:
         raise AssertionError("must not run")

@@ -102,8 +102,9 @@ class AtenImporter(translator.ExportedProgramImporter):  # type: ignore[misc]
         -------
         tvm.IRModule
             Function ``main(sizes, *inputs, *statics)``, whose result is a tuple of `outputs`.  The
-            argument ``sizes``, a shape of all symbols, is omitted if there are none.  The attribute
-            ``num_input`` counts the arguments before the statics.
+            argument ``sizes``, a shape of all symbols, is omitted if there are none, or if they are
+            known.  The attribute ``num_input`` counts the arguments before the statics.  Graphs
+            that differ only in PyTorch's names are equal.
 
         Raises
         ------
@@ -115,7 +116,7 @@ class AtenImporter(translator.ExportedProgramImporter):  # type: ignore[misc]
         self.symbols = symbols_of(node.meta.get("val") for node in (*places, *nodes))
         sizes = list(self.symbols.values())
         if known is not None:
-            self.symbols, sizes = dict(known), list(known.values())
+            self.symbols, sizes = dict(known), []
         builder = self.block_builder = R.BlockBuilder()
         params = [self._parameter(node) for node in places]
         if sizes:
@@ -191,7 +192,7 @@ class AtenImporter(translator.ExportedProgramImporter):  # type: ignore[misc]
             except ValueError as error:
                 raise Unsupported(node, str(error)) from error
             kind = tensor_type_(R.ShapeExpr(shape), torch_dtype_name(value.dtype), len(shape))
-        self.env[node] = R.Var(node.name, kind)
+        self.env[node] = R.Var(f"x{len(self.env)}", kind)
         return self.env[node]
 
     def _converted(self, node: fx.Node) -> Any:

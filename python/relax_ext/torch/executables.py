@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled functions of a part: one for all sizes, or one each for the first sizes that are seen.
+"""Compiled functions of a part: one for all sizes, or first some for the sizes that are seen.
 
 A function for known sizes compiles in a fraction of the time of one for all sizes, and no size
 costs it run time.  So a part whose sizes PyTorch made symbolic by itself is compiled for the sizes
@@ -24,9 +24,12 @@ from .allocation import called
 
 R = relax()
 
-STATIC_SIZES = 2
-"""Tuples of sizes that have functions of their own, where neither user nor options say more: about
-as many as compile in the time of one function for all sizes."""
+STATIC_SIZES = 1
+"""Tuples of sizes that have functions of their own, where neither user nor options say more.
+
+One suits the smaller last batch of an epoch.  A function for all sizes compiles in the time of two
+or three for one size (bench_first_call.py), so each more would be lost where there are many sizes.
+"""
 
 Sizes = tuple[int, ...]
 
@@ -53,10 +56,13 @@ class Executable:
     Parameters
     ----------
     compiled : tvm.runtime.Executable
+    is_for_all : bool
+        Whether its first argument is the symbolic sizes.
     """
 
-    def __init__(self, compiled: Any) -> None:
+    def __init__(self, compiled: Any, is_for_all: bool) -> None:
         self._compiled = compiled
+        self.is_for_all = is_for_all
         self._local = threading.local()
         self._packed: tuple[Any, ...] = (None, None, None)
 
@@ -88,15 +94,25 @@ class Executables:
     Parameters
     ----------
     build : callable
-        Compiles for sizes, or for all of them if it is called with None.  It returns None if the
-        part has to stay in PyTorch.
+        ``build(sizes)`` compiles for sizes, or for all of them if it is called with None.  It
+        returns None if the part has to stay in PyTorch.
+    kept : callable
+        ``kept(sizes)`` returns what was compiled before for these sizes or for all, such as for the
+        graph of the model's first size, which PyTorch replaces by one of symbolic sizes.  None if
+        there is nothing.
     static_sizes : int
         Number of tuples of sizes that are compiled for themselves.
     """
 
-    def __init__(self, build: Callable[[Sizes | None], Any], static_sizes: int) -> None:
+    def __init__(
+        self,
+        build: Callable[[Sizes | None], Any],
+        kept: Callable[[Sizes | None], Any],
+        static_sizes: int,
+    ) -> None:
         self._build = build
-        self._static_sizes = static_sizes
+        self._kept = kept
+        self._left = self._static_sizes = static_sizes
         self._lock = threading.RLock()
         self._found: dict[Sizes | None, Executable | None] = {}
 
@@ -106,7 +122,17 @@ class Executables:
             return self._found[sizes]
         with self._lock:
             if sizes not in self._found and None not in self._found:
-                key = sizes if len(self._found) < self._static_sizes else None
-                compiled = self._build(key)
-                self._found[key] = None if compiled is None else Executable(compiled)
+                self._add(sizes)
             return self._found[sizes if sizes in self._found else None]
+
+    def _add(self, sizes: Sizes) -> None:
+        keys: tuple[Sizes | None, ...] = (sizes, None) if self._static_sizes else ()
+        for key in keys:
+            compiled = self._kept(key)
+            if compiled is not None:
+                break
+        else:
+            key = sizes if self._left else None
+            self._left -= key is not None
+            compiled = self._build(key)
+        self._found[key] = None if compiled is None else Executable(compiled, key is None)

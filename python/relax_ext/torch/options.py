@@ -41,7 +41,7 @@ class Options:
         float16, with its name or as a ``torch.dtype``; None means that of the operands.
     static_sizes : int or None
         Number of tuples of sizes for which a graph with symbolic sizes is compiled as if they were
-        known, before one function serves all others; 0 compiles that one at once.  None means 2
+        known, before one function serves all others; 0 compiles that one at once.  None means 1
         where PyTorch made sizes symbolic by itself, and 0 where ``dynamic=True`` or a mark did.
     """
 

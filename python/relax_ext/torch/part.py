@@ -22,7 +22,7 @@ from topi_ext.interrupts import keep_interrupts, raise_interrupt
 from topi_ext.notices import one_line, warn_once
 
 from ..aten.strides import Order, inverse, order_of
-from ..executable_cache import compiled
+from ..executable_cache import compiled, kept
 from . import report
 from .aten import AtenImporter, Unsupported, expr_of
 from .executables import Executables, Sizes
@@ -141,10 +141,22 @@ def import_part(importer: AtenImporter, piece: Piece, context: Context, name: st
 def compile_part(part: ImportedPart, options: Options) -> Runner:
     """Compile an imported part for the sizes for which it was traced, and return its runner."""
     count = options.static_sizes or 0 if part.hints else 0
-    executables = Executables(partial(_compiled, part, options), count)
+    executables = Executables(
+        partial(_compiled, part, options), partial(_kept, part, options), count
+    )
     executables.of(part.hints or ())
     part.runner.load(executables, part.in_pytorch, options.threads)
     return part.runner
+
+
+def _kept(part: ImportedPart, options: Options, sizes: Sizes | None) -> Any:
+    """Return the executable of a part for sizes if one is kept, else None."""
+    try:
+        module, packs = part.module_of(sizes), part.runner.static > 0
+    except Unsupported:
+        return None
+    target = options.compile_target()
+    return kept(module, target, options.database, packs_parameters=packs)
 
 
 @keep_interrupts()

@@ -112,7 +112,7 @@ class Runner:
             return outputs
         count = len(self.operands) - self.static
         operands = [ready(arguments[one.argument], one.order) for one in self.operands[:count]]
-        given: list[Any] = [self._shape(sizes)] if sizes else []
+        given: list[Any] = [self._shape(sizes)] if sizes and executable.is_for_all else []
         given += operands
         if self.static:
             weights = [arguments[one.argument] for one in self.operands[count:]]
