@@ -47,7 +47,9 @@ def pipeline_of_kernels(stated: Any = "default") -> Any:
 
 
 def _is_default_of_tvm() -> bool:
-    """Return whether nobody has replaced TVM's default pipeline."""
+    """Return whether nobody has replaced TVM's default pipeline; False for TVM 0.17, without one."""
+    if not hasattr(tvm, "tirx"):
+        return False
     registered = tvm.tirx.compilation_pipeline.PIPELINE_MAP.get("s_tir")
     return registered is tvm.s_tir.pipeline.default_s_tir_pipeline
 
