@@ -47,7 +47,7 @@ def pipeline_of_kernels(stated: Any = "default") -> Any:
 
 
 def _is_default_of_tvm() -> bool:
-    """Return whether nobody has replaced TVM's default pipeline; False for TVM 0.17, without one."""
+    """Return whether nobody has replaced TVM's default pipeline, which TVM 0.17 has none of."""
     if not hasattr(tvm, "tirx"):
         return False
     registered = tvm.tirx.compilation_pipeline.PIPELINE_MAP.get("s_tir")
