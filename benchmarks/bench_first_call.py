@@ -33,7 +33,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmark import steps
+from benchmark import onnx_files, steps
 from benchmark.steps import Row
 from benchmark.workers import Worker, WorkerError, empty_caches, in_turns, serve
 
@@ -170,7 +170,8 @@ def by_file(given: Any, module: Any, batch: Any, mode: str, sizes: str) -> Calla
     }
     if sizes == "several":
         axes = {name: {0: "n0"} for name in axes}
-    file = Path(tempfile.mkdtemp(), "model.onnx")
+    folder = tempfile.TemporaryDirectory()
+    file = Path(folder.name, "model.onnx")
     names = {"input_names": list(axes), "dynamic_axes": axes}
     torch.onnx.export(module, tuple(batch), str(file), dynamo=False, opset_version=17, **names)
     load = by_onnxruntime if given.worker == "onnxruntime" else by_openvino
@@ -179,6 +180,7 @@ def by_file(given: Any, module: Any, batch: Any, mode: str, sizes: str) -> Calla
     def call(given_batch: Sequence[Any]) -> Any:
         if not loaded:
             loaded.append(load(file, given.threads))
+            folder.cleanup()
         return loaded[0]([tensor.numpy() for tensor in given_batch])
 
     return call
@@ -186,24 +188,14 @@ def by_file(given: Any, module: Any, batch: Any, mode: str, sizes: str) -> Calla
 
 def by_onnxruntime(file: Path, threads: int) -> Callable[[list[Any]], Any]:
     """Return a run of a session."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    session = onnx_files.session(file, threads)
     names = [one.name for one in session.get_inputs()]
     return lambda batch: session.run(None, dict(zip(names, batch)))
 
 
 def by_openvino(file: Path, threads: int) -> Callable[[list[Any]], Any]:
     """Return an inference of a compiled model."""
-    import openvino
-
-    from benchmark.by_openvino import SETTINGS
-
-    settings = {**SETTINGS, "INFERENCE_NUM_THREADS": threads}
-    core = openvino.Core()
-    compiled = core.compile_model(core.read_model(str(file)), "CPU", settings)
+    compiled = onnx_files.compiled(file, threads)
     return lambda batch: compiled(batch)
 
 

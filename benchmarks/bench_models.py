@@ -22,7 +22,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmark import steps
+from benchmark import onnx_files, steps
 from benchmark.steps import Row
 from benchmark.workers import Worker, WorkerError, empty_caches, in_turns, serve
 
@@ -252,12 +252,7 @@ def of_torch(forward: Callable[..., Any], model: Model) -> Engine:
 
 def by_onnxruntime(file: Path, inputs: list[Any], threads: int) -> Callable[[], Any]:
     """Return a run by ONNX Runtime."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(str(file), options)
+    session = onnx_files.session(file, threads)
     given = {one.name: x for one, x in zip(session.get_inputs(), inputs)}
     return lambda: session.run(None, given)
 
@@ -266,11 +261,7 @@ def by_openvino(file: Path, inputs: list[Any], threads: int) -> Callable[[], Any
     """Return a run by OpenVINO."""
     import openvino
 
-    from benchmark.by_openvino import SETTINGS
-
-    core = openvino.Core()
-    settings = {**SETTINGS, "INFERENCE_NUM_THREADS": threads}
-    request = core.compile_model(core.read_model(file), "CPU", settings).create_infer_request()
+    request = onnx_files.compiled(file, threads).create_infer_request()
     for number, x in enumerate(inputs):
         request.set_input_tensor(number, openvino.Tensor(x, shared_memory=True))
 

@@ -8,10 +8,8 @@ has the bytecode of TVM's virtual machine and the names of the functions in that
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-from functools import cache
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -122,11 +120,7 @@ def _name(module: Any, target: Any, database: AnyPath | None, packs_parameters: 
     return disk.key(settings, _source(), about, compat.function_text(module))
 
 
-@cache
 def _source() -> str:
-    """Return a text that differs between versions of this package, released or not."""
-    digest = hashlib.sha256()
-    for folder in (Path(__file__).parent, Path(topi_ext.__file__).parent):
-        for file in sorted(folder.rglob("*.py")):
-            digest.update(str(file.relative_to(folder)).encode() + b"\0" + file.read_bytes())
-    return digest.hexdigest()
+    """Return a text that differs between versions of both packages."""
+    folders = (Path(__file__).parent, Path(topi_ext.__file__).parent)
+    return "".join(disk.source(folder).hex() for folder in folders)

@@ -148,6 +148,28 @@ def test_a_later_size_that_does_not_compile(raises: bool, monkeypatch: pytest.Mo
     check(run, model, 5, 3, 2)
 
 
+def test_a_size_that_does_not_compile_behind_one_that_was_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first size of the graph was not compiled for it, and it is no first failure."""
+    if why_nothing_is_kept(relax_ext.host_target()) is not None:
+        pytest.skip("no executable is kept on this machine")
+    model = net().eval()
+    earlier = compiled(model)
+    check(earlier, model, 2, 3)
+    kept = dict(executable_cache._in_use)
+    run = compiled(model, {"unknown": "eager", "static_sizes": 1})
+    check(run, model, 2, 3)
+    assert sizes() == [[None], []] and kept
+
+    def failing(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("no such sizes")
+
+    monkeypatch.setattr(part, "compiled", failing)
+    with pytest.warns(UserWarning, match="sizes 4 of a part stay in PyTorch"):
+        check(run, model, 4, 3)
+
+
 @pytest.mark.parametrize("freeze", [False, True])
 def test_later_processes_load_what_was_compiled(
     freeze: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -11,6 +11,7 @@ stays in PyTorch.
 from __future__ import annotations
 
 import operator
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -50,12 +51,15 @@ class AtenImporter(translator.ExportedProgramImporter):  # type: ignore[misc]
     symbols : dict of str to tirx.Var or int
         The variable or the value of each symbolic size of the last graph, in the order of its
         argument `sizes`.
+    lock : threading.Lock
+        Held while a graph is imported when it runs: threads may run parts of one graph.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.symbols: dict[str, Any] = {}
         self._places: list[fx.Node] = []
+        self.lock = threading.Lock()
 
     def create_convert_map(self) -> dict[Any, Any]:
         """Return TVM's converters with our corrections, whether or not they are registered."""

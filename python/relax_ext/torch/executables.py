@@ -118,12 +118,14 @@ class Executables:
 
     def of(self, sizes: Sizes) -> Executable | None:
         """Return the executable for sizes, which is compiled if it is the first call with them."""
-        if sizes in self._found:
-            return self._found[sizes]
-        with self._lock:
-            if sizes not in self._found and None not in self._found:
-                self._add(sizes)
-            return self._found[sizes if sizes in self._found else None]
+        if not self._serves(sizes):
+            with self._lock:
+                if not self._serves(sizes):
+                    self._add(sizes)
+        return self._found[sizes if sizes in self._found else None]
+
+    def _serves(self, sizes: Sizes) -> bool:
+        return sizes in self._found or None in self._found
 
     def _add(self, sizes: Sizes) -> None:
         keys: tuple[Sizes | None, ...] = (sizes, None) if self._static_sizes else ()

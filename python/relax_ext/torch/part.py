@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import sympy
@@ -80,14 +80,14 @@ class ImportedPart:
         The sizes for which the graph was traced, None if one of them is not known.
     runner : Runner
     in_pytorch : callable
-        The piece itself.
+        Returns the piece itself as a module.
     record : report.Part
     """
 
     module_of: Callable[[Sizes | None], Any]
     hints: Sizes | None
     runner: Runner
-    in_pytorch: Callable[..., Any]
+    in_pytorch: Callable[[], Any]
     record: report.Part
 
 
@@ -130,12 +130,18 @@ def import_part(importer: AtenImporter, piece: Piece, context: Context, name: st
         results=[_result(node, copy.order(node), symbols, node in fixed) for node in results],
     )
 
+    @lru_cache(maxsize=1)  # asked for what is kept, then compiled
+    def with_sizes(known: Sizes) -> Any:
+        return importer.graph(*given, dict(zip(symbols, known)))
+
     def module_of(known: Sizes | None) -> Any:
-        return module if known is None else importer.graph(*given, dict(zip(symbols, known)))
+        if known is None:
+            return module
+        with importer.lock:
+            return with_sizes(known)
 
     record = report.Part(operators(piece.nodes), len(static))
-    in_pytorch = fx.GraphModule({}, piece.graph())
-    return ImportedPart(module_of, _hints(piece, sizes), runner, in_pytorch, record)
+    return ImportedPart(module_of, _hints(piece, sizes), runner, piece.module, record)
 
 
 def compile_part(part: ImportedPart, options: Options) -> Runner:
@@ -174,7 +180,7 @@ def _compiled(part: ImportedPart, options: Options, sizes: Sizes | None) -> Any:
         return compiled(module, target, options.database, packs_parameters=packs)
     except Exception as error:
         raise_interrupt()
-        if options.raises or not part.record.compiled:
+        if options.raises or not part.runner.is_loaded:
             raise
         stated = "all other sizes" if sizes is None else f"sizes {', '.join(map(str, sizes))}"
         warn_once(f"{BACKEND}: {stated} of a part stay in PyTorch ({one_line(error, 300)})")

@@ -106,14 +106,14 @@ class Piece:
                 found.add(node)
         return found
 
-    def graph(self) -> fx.Graph:
-        """Return the piece as a graph of its own."""
+    def module(self) -> fx.GraphModule:
+        """Return the piece as a module of its own."""
         graph = fx.Graph()
         values = {node: graph.placeholder(node.name) for node in self.inputs}
         for node in self.nodes:
             values[node] = graph.node_copy(node, values.__getitem__)
         graph.output(tuple(values[node] for node in self.outputs))
-        return graph
+        return fx.GraphModule({}, graph)
 
     def halves(self) -> list[Piece]:
         """Return the piece in two, one after the other; fields stay with their tuples."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -88,16 +89,18 @@ class Runner:
         self.__name__ = self.__qualname__ = self.name
         self.__module__ = "relax_ext.torch.parts"
         self._seen: set[tuple[int, ...]] = set()
+        self.is_loaded = False
 
     def load(
-        self, executables: Executables, in_pytorch: Callable[..., Any], threads: int | None
+        self, executables: Executables, in_pytorch: Callable[[], Any], threads: int | None
     ) -> None:
-        """Set the compiled functions, PyTorch's own for sizes that they are not for, and the number
-        of threads to run on.
+        """Set the compiled functions, what makes PyTorch's own for sizes that they are not for, and
+        the number of threads to run on.
         """
         self._executables = executables
-        self._in_pytorch = in_pytorch
+        self._in_pytorch = cache(in_pytorch)
         self._threads = threads
+        self.is_loaded = True
 
     def __call__(self, *arguments: Any) -> tuple[Any, ...]:
         """Return the outputs of a piece for its inputs."""
@@ -108,7 +111,7 @@ class Runner:
         sizes = tuple(int(_size(arguments, source)) for source in self.sizes)
         executable = self._executables.of(sizes)
         if executable is None:
-            outputs: tuple[Any, ...] = self._in_pytorch(*arguments)
+            outputs: tuple[Any, ...] = self._in_pytorch()(*arguments)
             return outputs
         count = len(self.operands) - self.static
         operands = [ready(arguments[one.argument], one.order) for one in self.operands[:count]]

@@ -78,7 +78,7 @@ def limit_bytes() -> int:
 
 def key(*parts: str) -> str:
     """Return the name of what follows from `parts` and from the source of this package."""
-    digest = hashlib.sha256(_source())
+    digest = hashlib.sha256(source(Path(__file__).parent))
     for part in parts:
         content = part.encode(errors="surrogatepass")
         digest.update(b"%d " % len(content) + content)
@@ -240,12 +240,11 @@ def _header(name: str, content: bytes) -> bytes:
 
 
 @cache
-def _source() -> bytes:
-    """Return a text that differs between versions of this package, released or not."""
+def source(folder: Path) -> bytes:
+    """Return a text that differs between versions of the modules in a folder, released or not."""
     digest = hashlib.sha256()
-    here = Path(__file__).parent
-    for file in sorted(here.rglob("*.py")):
-        digest.update(str(file.relative_to(here)).encode() + b"\0" + file.read_bytes())
+    for file in sorted(folder.rglob("*.py")):
+        digest.update(str(file.relative_to(folder)).encode() + b"\0" + file.read_bytes())
     return digest.digest()
 
 

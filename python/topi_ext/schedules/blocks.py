@@ -12,6 +12,9 @@ from ..compat import as_size, buffer_of_region, same_size, simplify, tir, uses_v
 
 SPATIAL, REDUCTION = tir.IterVar.DataPar, tir.IterVar.CommReduce
 
+FUNCTIONS = frozenset(("exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "pow"))
+"""Functions of mathematics, which take longer than to read their result."""
+
 
 def loop_kinds(schedule: Any, block: Any) -> list[int] | None:
     """Return the kind of each loop around `block`: spatial loops, then reductions.

@@ -45,6 +45,7 @@ from ..compat import (
     with_updates,
 )
 from .blocks import (
+    FUNCTIONS,
     REDUCTION,
     SPATIAL,
     has_columns,
@@ -95,9 +96,6 @@ _SHORT_LOOP = 64
 
 _CHUNK = "topi_ext_chunk"
 """Annotation of a stage that reduces a chunk of steps, and is not cut again."""
-
-_FUNCTIONS = frozenset(("exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "pow"))
-"""Functions that take longer than to read their result."""
 
 _GUARD = "topi_ext_guard"
 """Annotation of the block that :func:`_guarded` rewrites."""
@@ -172,8 +170,7 @@ def _combined(store: Any, value: Any, identity: float | None) -> Any:
     if is_number(value) and value.value == identity:
         return None
     combined = type(store.value)(store.value.a, value)
-    made = tir.BufferStore(store.buffer, combined, store.indices)
-    return made
+    return tir.BufferStore(store.buffer, combined, store.indices)
 
 
 def _is_short(func: Any) -> Any:
@@ -248,7 +245,7 @@ def _calls_function(schedule: Any, block: Any) -> bool:
         found.append(intrinsic_name(call))
 
     with_replaced(schedule.get(block).body, {"Call": note})
-    return not _FUNCTIONS.isdisjoint(found)
+    return not FUNCTIONS.isdisjoint(found)
 
 
 def _merge(schedule: Any, block: Any) -> Any:

@@ -15,6 +15,7 @@ from functools import cache, partial
 from typing import Any
 
 from .. import compat
+from .blocks import FUNCTIONS
 from .llvm_calls import with_calls
 
 _LLVM_TYPES = {
@@ -34,9 +35,7 @@ _LEAVES = ("Var", "SizeVar", "IntImm", "FloatImm")
 _HARMLESS = frozenset((*_ARITHMETIC, *_LOGIC, *_LEAVES))
 """Expressions that may be evaluated in vain: no division of integers, which may trap."""
 
-_FUNCTIONS = frozenset(
-    {"exp", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "erf", "pow", "fabs", "call_pure_extern"}
-)
+_FUNCTIONS = FUNCTIONS | {"fabs", "call_pure_extern"}
 
 
 def without_branches(func: Any) -> Any:
