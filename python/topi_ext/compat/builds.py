@@ -31,6 +31,14 @@ def replace_build(build: Build) -> None:
     tvm.register_global_func(_GLOBAL, build, override=True)
 
 
+def has_own_pipeline() -> bool:
+    """Return whether TVM has its default pipeline of lowering, which TVM 0.17 has none of."""
+    if not hasattr(tvm, "tirx"):
+        return False
+    registered = tvm.tirx.compilation_pipeline.PIPELINE_MAP.get("s_tir")
+    return registered is tvm.s_tir.pipeline.default_s_tir_pipeline
+
+
 _LLVM = "target.build.llvm"
 """The global function ``(module, target)`` that TVM's C++ looks up at each build of a module."""
 

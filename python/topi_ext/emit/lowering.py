@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..compat import tvm, with_replaced
+from ..compat import has_own_pipeline, tvm, with_replaced
 from .builder import is_kernel
 
 NEEDLESS = (
@@ -40,18 +40,10 @@ def pipeline_of_kernels(stated: Any = "default") -> Any:
     context = tvm.transform.PassContext.current()
     is_changed = context.instruments or context.disabled_pass or context.required_pass
     options = any(str(name).startswith(_OF_LOWERING) for name in context.config)
-    if stated != "default" or is_changed or options or not _is_default_of_tvm():
+    if stated != "default" or is_changed or options or not has_own_pipeline():
         return stated
     tvm.tirx.register_tir_pipeline(PIPELINE, _pipeline)
     return PIPELINE
-
-
-def _is_default_of_tvm() -> bool:
-    """Return whether nobody has replaced TVM's default pipeline, which TVM 0.17 has none of."""
-    if not hasattr(tvm, "tirx"):
-        return False
-    registered = tvm.tirx.compilation_pipeline.PIPELINE_MAP.get("s_tir")
-    return registered is tvm.s_tir.pipeline.default_s_tir_pipeline
 
 
 def _pipeline() -> tuple[Any, Any, Any]:
