@@ -104,6 +104,7 @@ from .rewrite import (
     with_replaced,
     with_split_loop,
     with_updates,
+    with_values,
 )
 from .targets import (
     compiled,
@@ -246,5 +247,6 @@ __all__ = [
     "with_replaced",
     "with_split_loop",
     "with_updates",
+    "with_values",
     "writes_functions",
 ]

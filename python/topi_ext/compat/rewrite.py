@@ -11,13 +11,15 @@ from .builder import reads_llvm, uses_var
 from .ir import buffer_of_region
 from .versions import StringImm, s_tir, tir, tvm
 
-_NAMESPACE = tir.__name__.rpartition(".")[2] + "."
+_NAMESPACE = tir.__name__.rpartition(".")[2]
+_NAMESPACES = {_NAMESPACE, "prim"}
+"""Namespaces of intrinsics; since TVM 0.27, ``prim`` has those that simplification knows."""
 
 
 def intrinsic_name(call: Any) -> str:
     """Return the name of one of TVM's math intrinsics, such as ``exp``; empty for other calls."""
-    name = str(getattr(call.op, "name", ""))
-    return name.removeprefix(_NAMESPACE) if name.startswith(_NAMESPACE) else ""
+    namespace, _, name = str(getattr(call.op, "name", "")).rpartition(".")
+    return name if namespace in _NAMESPACES else ""
 
 
 def scalar_dtype(expr: Any) -> str:
@@ -65,7 +67,7 @@ def with_replaced(body: Any, replacements: Mapping[str, Callable[[Any], Any]]) -
         def replaced(node: Any) -> Any:
             return replacements[type(node).__name__](node)
 
-        kinds = [_NAMESPACE + kind for kind in replacements]
+        kinds = [f"{_NAMESPACE}.{kind}" for kind in replacements]
         return tir.stmt_functor.ir_transform(body, None, replaced, kinds)
     from tvm_ffi import structural_map
 
@@ -302,6 +304,23 @@ def _with_own_definitions(func: Any, other: Any) -> Any:
 
 def _replaced_variable(pairs: list[tuple[Any, Any]], variable: Any) -> Any:
     return next((old for new, old in pairs if variable.same_as(new)), None)
+
+
+def with_values(expr: Any, values: list[tuple[Any, Any]]) -> Any:
+    """Return an expression or a statement of Relax's TVM with variables replaced.
+
+    Parameters
+    ----------
+    expr : PrimExpr, Stmt or int
+    values : list of tuple
+        Each variable and what replaces it.
+    """
+    if isinstance(expr, int):
+        return expr
+    is_statement = isinstance(expr, tir.Stmt)
+    body = expr if is_statement else tir.Evaluate(expr)
+    made = with_replaced(body, {"Var": partial(_replaced_variable, values)})
+    return made if is_statement else made.value
 
 
 def takes_llvm(func: Any) -> bool:

@@ -24,15 +24,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import reduce
-from math import inf, isqrt, prod
+from math import isqrt, prod
 from typing import Any
 
 from ..compat import (
     as_size,
     buffer_of_region,
-    conditional_parts,
     intrinsic_name,
-    is_number,
     s_tir,
     same_size,
     simplify,
@@ -56,6 +54,7 @@ from .blocks import (
     reads_once,
 )
 from .float_semantics import infinite
+from .partition import partitioned
 
 _SHORT = 32
 """Reductions of fewer elements stay as they are."""
@@ -72,6 +71,9 @@ _WIDE_LANES = 64
 _SYMBOLIC_LANES = 32
 """Lanes of a row of symbolic length: short rows fill them, and long rows have several vectors."""
 
+_TOTAL_LANES = 8
+"""Lanes of a stage that reduces many lanes: few are left to be combined one after the other."""
+
 _LONG_ROW = 1024
 """Rows of more elements are cut into steps of lanes: the lanes stay in the first cache."""
 
@@ -84,9 +86,6 @@ _CHUNK_STEPS = 128
 _POINTS = 1 << 15
 _TASKS = 16
 """Reductions of so many points or more are cut into so many tasks where results are fewer."""
-
-_IDENTITIES = {"Add": 0.0, "Max": -inf, "Min": inf}
-"""Elements that leave a result of floats as it is, by operation."""
 
 _STAGE = "topi_ext_stage"
 """Annotation of a block that is a stage of a reduction, and reads its operand once as that does."""
@@ -130,7 +129,7 @@ def in_stages(func: Any, schedule: Callable[[Any], Any]) -> Any:
         condition = None if staged is whole else _is_short(whole)
     except s_tir.ScheduleError:  # no root block
         return schedule(func)
-    long = _branching(schedule(staged))
+    long = partitioned(schedule(staged))
     return long if condition is None else with_choice(condition, schedule(whole), long)
 
 
@@ -144,33 +143,6 @@ def _in_loops(func: Any) -> Any:
         if not schedule.get_loops(block):
             schedule.add_unit_loop(block)
     return schedule.mod["main"]
-
-
-def _branching(func: Any) -> Any:
-    """Combine elements within the bounds of a reduction by branches around the whole statement.
-
-    LLVM then makes a loop over lanes without a condition, and a maximum is not computed of a
-    conditional value, which it would compute several times.
-    """
-    return func.with_body(with_replaced(func.body, {"BufferStore": _branch}))
-
-
-def _branch(store: Any) -> Any:
-    """Return `store` without effect where it combines the identity; None for other statements."""
-    identity = _IDENTITIES.get(type(store.value).__name__)
-    parts = None if identity is None else conditional_parts(store.value.b)
-    if parts is None:
-        return None
-    condition, *values = parts
-    branches = [_combined(store, value, identity) for value in values]
-    return tir.IfThenElse(condition, *branches)
-
-
-def _combined(store: Any, value: Any, identity: float | None) -> Any:
-    if is_number(value) and value.value == identity:
-        return None
-    combined = type(store.value)(store.value.a, value)
-    return tir.BufferStore(store.buffer, combined, store.indices)
 
 
 def _is_short(func: Any) -> Any:
@@ -326,7 +298,8 @@ def _split_rows(schedule: Any, block: Any) -> Any:
     if count < len(steps) and length is not None and length <= _LONG_ROW:
         _factor(schedule, block, row, spatial)
         return schedule.mod["main"]
-    size, lanes = schedule.get(row).extent, _lane_count(length)
+    size = schedule.get(row).extent
+    lanes = _TOTAL_LANES if _is_total(schedule, block) else _lane_count(length)
     turns = None if length is None else _even_steps(-(-length // lanes))
     _, lane = schedule.split(row, [turns, lanes], disable_predication=True)
     part = _factor(schedule, block, lane, spatial)
