@@ -22,8 +22,8 @@ summary a line for each file: geometric mean and minimum of the best baseline / 
 ======= ============================================================================
 
 Views of single layers, which ``benchmarks/bench.py`` measures, are those of tables.py: ``kinds``,
-``packed`` and ``symbolic`` with a line for each file, and ``layers`` with a line for each case.
-``static`` is the tables of ``tools/cuda_report.py --figures``.
+``packed`` and ``symbolic`` with a line for each file.  ``static`` is the table of
+``tools/cuda_report.py --figures``.
 """
 
 from __future__ import annotations
@@ -193,17 +193,13 @@ def summary_of(files: Mapping[str, Found]) -> str:
 
 
 def static_of(found: Found) -> str:
-    """Return the tables of a static report: chosen kernels, and the rules that some break."""
+    """Return the table of a static report: the rules that some kernels break."""
     head = (
         f"*nvcc {found['nvcc']}, {', '.join(found['archs'])}, flags of TVM: `{found['flags']}`; "
-        f"{found['date']}, commit {found['commit']}. {found['launches']} launches; a line is a "
-        "kernel that multiplies or normalizes, as the backend chooses it.*"
+        f"{found['date']}, commit {found['commit']}. {found['launches']} launches.*"
     )
-    chosen = [
-        f"### {arch}\n\n{table(found['columns'], rows)}" for arch, rows in found["chosen"].items()
-    ]
     broken = table(found["rules"], found["broken"]) if found["broken"] else "None."
-    return "\n\n".join([head, *chosen, "### What breaks a rule", broken])
+    return f"{head}\n\n{broken}"
 
 
 VIEWS: dict[str, Callable[[Mapping[str, Found]], str]] = {
@@ -216,7 +212,6 @@ VIEWS: dict[str, Callable[[Mapping[str, Found]], str]] = {
     "packed": lambda files: tables.packed(files.values()),
     "symbolic": lambda files: tables.symbolic(files.values()),
     "static": lambda files: static_of(*files.values()),
-    "layers": lambda files: tables.layers(*files.values()),
 }
 """Tables of files by name, by the word in the comment."""
 

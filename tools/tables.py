@@ -33,11 +33,6 @@ def ratio(value: float | None) -> str:
     return f"**{digits(value)}**" if value is not None and value < 0.995 else digits(value)
 
 
-def share(value: float | None) -> str:
-    """In per cent."""
-    return MISSING if value is None else f"{value:.0%}".replace("%", " %")
-
-
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table of Markdown."""
     lines = [heads, ["---"] * len(heads), *rows]
@@ -103,27 +98,3 @@ def symbolic(found: Iterable[Found]) -> str:
             first = (f"`{kind}`", result["header"]["cases"], str(ratios["cases"]))
             lines.append((*first, digits(ratios["geomean"]), largest))
     return table(("kind", "cases", "", "any size / known size", "maximum"), lines)
-
-
-def layers(result: Found) -> str:
-    """Return a line for each case of a file of one kind."""
-    heads = ["", "configuration", "PyTorch, ms", "ours, ms", "PyTorch / ours", "packed",
-             "best packed baseline / packed", "of peak", "of copy", "workspace"]  # fmt: skip
-    lines = []
-    for row in result["rows"]:
-        held, operands = row["workspace_bytes"], row["operand_bytes"]
-        lines.append(
-            (
-                row["name"],
-                row["configuration"],
-                digits(row["torch_ms"]),
-                digits(row["ours_ms"]),
-                ratio(row["ratio_torch"]),
-                ratio(row["ratio_torch_prepacked"]),
-                ratio(row["ratio_best"]),
-                share(row["share_of_peak"]),
-                share(row["share_of_bandwidth"]),
-                MISSING if held is None else f"{held / operands:.2f}",
-            )
-        )
-    return table(heads, lines)

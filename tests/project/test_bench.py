@@ -179,7 +179,6 @@ def test_command_line(tmp_path: Path) -> None:
     for kind in KINDS:
         summary = tables.kinds([found])
         assert re.search(rf"^\| `{kind}` \| \S+\.json \| {len(SMALL)} \|", summary, re.MULTILINE)
-    assert len(re.findall(r"^\| up1d \|", tables.layers(found), re.MULTILINE)) == len(KINDS)
     assert f"| {len(SMALL)} |" in tables.packed([found])
     for said in ("up1d", "lopsided", "geomean", "incorrect: none", "mmap_threshold"):
         assert said in done.stdout
