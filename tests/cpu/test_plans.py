@@ -328,6 +328,17 @@ def test_any_size_has_the_kernels_of_known_ones(
     assert isinstance(plan.large, large)
 
 
+def test_sizes_that_are_expected_need_one_kernel() -> None:
+    """Images of many positions need no kernel for a few, which would take as long to build."""
+    case = Case("conv", (8, 8), (3, 3), ins=64, outs=64, padding=(1,) * 4)
+    problem = free(FaceCase("conv", geometry_of(case), 1))
+    assert isinstance(choose(problem, MACHINE), RuntimeDispatchPlan)
+    assert isinstance(choose(problem.expecting(lambda _: 4), MACHINE), RuntimeDispatchPlan)
+    assert problem.expecting(lambda _: None) == problem
+    large = problem.expecting(lambda size: size if isinstance(size, int) else 96)
+    assert isinstance(choose(large, MACHINE), WinogradPlan)
+
+
 @pytest.mark.parametrize("face", ["conv", "conv_transpose"])
 @pytest.mark.parametrize(("dilation", "is_clipped"), [(12, True), (1, False)])
 def test_padding_of_any_size_is_left_out(face: str, dilation: int, *, is_clipped: bool) -> None:

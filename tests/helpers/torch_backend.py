@@ -78,7 +78,7 @@ def check_inference(
     run : callable, optional
         The compiled model; it is compiled if left out.
     """
-    run = run or compiled(model, **others)
+    run = compiled(model, **others) if run is None else run
     given, other = copies(arguments), copies(arguments)
     with torch.no_grad():
         assert_same(run(*given), model(*other), limit)

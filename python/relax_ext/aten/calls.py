@@ -140,6 +140,10 @@ class Call:
         """Return sizes of a fake tensor as expressions of TVM."""
         return [size_in(size, self.symbols) for size in sizes]
 
+    def stated(self, sizes: Sequence[Any]) -> list[Any]:
+        """Return sizes of a fake tensor by the expressions of PyTorch, not by equal ones."""
+        return [size_in(size, dict(self.symbols)) for size in sizes]
+
     def shape(self, name: str | None = None) -> list[Any]:
         """Return the shape of a tensor argument, or of the result."""
         value = self.value if name is None else self.fake(name)

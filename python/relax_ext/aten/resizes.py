@@ -16,11 +16,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 
 from topi_ext.adapters.resizing import KEYS, Taps, of_torch, reads_sizes
 from topi_ext.compat import relax, same_size, tensor_type
 
+from ..fusion.views import are_same
 from ..importers.resizing import along
+from ..legalizations.reshapes import of_equal_sizes
 from .calls import Call, Converter, dtype_of, shape_of, wide
 
 R = relax()
@@ -140,7 +143,7 @@ def _axes(
 
 def _forward(method: str, call: Call) -> Any:
     x = call["self" if "self" in call else "input"]
-    after = call.shape()[2:]
+    after = _targets(call, call.fake("self" if "self" in call else "input"), call.value)
     corners = bool(call.get("align_corners", False))
     return resized(call, x, method, after, corners, _scales(call, len(after)))
 
@@ -179,9 +182,12 @@ def resized(
 def _backward(method: str, call: Call) -> Any:
     dtype = call.dtype()
     dy = call.cast(call["grad_output"], wide(dtype))
-    before, after = call.shape(), call.shape("grad_output")
+    before = call.shape()
+    after = [*before[:2], *_targets(call, call.value, call.fake("grad_output"))]
     if 0 in after:
         raise call.refusal("a resize of no elements")
+    if not are_same(after, list(shape_of(dy))):
+        dy = of_equal_sizes(call.importer.block_builder, dy, after)
     corners = bool(call.get("align_corners", False))
     axes = _axes(method, before[2:], after[2:], corners, _scales(call, len(before) - 2))
     if dtype != "float64" and all(axis.is_known and axis.is_as_in_relax for axis in axes):
@@ -193,6 +199,19 @@ def _backward(method: str, call: Call) -> Any:
     for number, axis in enumerate(axes, 2):
         dy = _gathered(call, dy, number, axis)
     return call.cast(dy, dtype)
+
+
+def _targets(call: Call, small: torch.Tensor, large: torch.Tensor) -> list[Any]:
+    """Return the sizes of `large` as multiples of those of `small`, where PyTorch states these.
+
+    A size in the place of one that is equal may show no factor.
+    """
+    targets = []
+    for before, after in zip(small.shape[2:], large.shape[2:]):
+        (one, other), (size, target) = call.stated([before, after]), call.sizes([before, after])
+        factors = (n for n in range(1, 17) if same_size(one * n, other))
+        targets.append(next((size * n for n in factors), target))
+    return targets
 
 
 def _images(call: Call, x: Any) -> Any:

@@ -17,6 +17,7 @@ from topi_ext.compat import (
 )
 
 from ..importers.torch_arguments import torch_dtype_name
+from ..legalizations.reshapes import of_equal_sizes
 from .calls import Call
 
 R = relax()
@@ -56,8 +57,10 @@ def _checked(call: Call, result: Any, stated: Any) -> Any:
         raise call.refusal(f"shape {list(shape)} must be {wanted}, as in PyTorch")
     if all(size is not None and same_size(size, other) for size, other in zip(shape, wanted)):
         return result
-    kind = tensor_type(R.ShapeExpr(wanted), dtype, len(wanted))
-    return call.importer.block_builder.match_cast(result, kind)
+    builder = call.importer.block_builder
+    if None not in shape:
+        return of_equal_sizes(builder, result, wanted)
+    return builder.match_cast(result, tensor_type(R.ShapeExpr(wanted), dtype, len(wanted)))
 
 
 def _differ(size: Any, wanted: Any) -> bool:

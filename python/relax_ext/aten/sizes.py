@@ -6,10 +6,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import reduce
+from itertools import chain
 from typing import Any
 
 import sympy
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from topi_ext.compat import simplify, tir
 
@@ -33,7 +35,36 @@ def leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def symbols_of(values: Iterable[Any]) -> dict[str, Any]:
+class Symbols(dict[str, Any]):
+    """The TVM variable of each symbol by its name.
+
+    Attributes
+    ----------
+    equal : dict of sympy expression to sympy expression
+        The shortest one of several sizes that PyTorch knows to be equal, for each of the others:
+        both ``2*(n//4)`` and ``n//2`` are sizes of a U-Net, which concatenates their tensors.
+    """
+
+    def __init__(self, sizes: Iterable[Any]) -> None:
+        symbolic = {expr_of(size): size for size in sizes if isinstance(size, SYMBOLIC)}
+        free = (sorted(map(str, expr.free_symbols)) for expr in symbolic)
+        names = dict.fromkeys(chain.from_iterable(free))
+        super().__init__((name, tir.Var(name, "int64")) for name in names)
+        self.equal: dict[Any, Any] = {}
+        by_value: dict[Any, list[Any]] = {}
+        for expr in sorted(symbolic, key=sympy.count_ops):
+            size = symbolic[expr]
+            if not isinstance(size, torch.SymInt) or is_unbacked(size):
+                continue
+            known = by_value.setdefault(size.node.hint, [])
+            same = (other for other in known if statically_known_true(size == other))
+            if (other := next(same, None)) is None:
+                known.append(size)
+            else:
+                self.equal[expr] = expr_of(other)
+
+
+def symbols_of(values: Iterable[Any]) -> Symbols:
     """Return a TVM variable for each symbol of the sizes of fake tensors, in order of appearance.
 
     Parameters
@@ -43,17 +74,12 @@ def symbols_of(values: Iterable[Any]) -> dict[str, Any]:
 
     Returns
     -------
-    dict of str to tirx.Var
+    Symbols
         Variables of int64 by the name of the symbol.
     """
-    names: dict[str, None] = {}
-    for value in values:
-        for leaf in leaves(value):
-            sizes = leaf.shape if isinstance(leaf, torch.Tensor) else (leaf,)
-            for size in sizes:
-                free = getattr(expr_of(size), "free_symbols", ())
-                names.update(dict.fromkeys(sorted(map(str, free))))
-    return {name: tir.Var(name, "int64") for name in names}
+    every = (leaf for value in values for leaf in leaves(value))
+    sizes = (leaf.shape if isinstance(leaf, torch.Tensor) else (leaf,) for leaf in every)
+    return Symbols(chain.from_iterable(sizes))
 
 
 def is_unbacked(value: Any) -> bool:
@@ -77,7 +103,10 @@ def size_in(size: Any, symbols: Mapping[str, Any]) -> Any:
     ValueError
         For a function of sizes that has no counterpart.
     """
-    return simplify(_converted(expr_of(size), symbols))
+    expr = expr_of(size)
+    if isinstance(symbols, Symbols):
+        expr = symbols.equal.get(expr, expr)
+    return simplify(_converted(expr, symbols))
 
 
 def _converted(expr: Any, symbols: Mapping[str, Any]) -> Any:

@@ -20,6 +20,10 @@ from .match import lowered
 
 R = relax()
 
+EXPECTED = "topi_ext.expected_sizes"
+"""Attribute of functions: values that symbolic sizes are expected to have, by name.  Kernels are
+chosen for a sixteenth of their positions and more; they are right for all."""
+
 
 def fuse_kernels(module: Any, packs_parameters: bool = False) -> Any:
     """Lower convolutions and matrix products of `module` together with the element-wise operators
@@ -60,6 +64,7 @@ class _Fuser(PyExprMutator):  # type: ignore[misc]
         self.packs_parameters = packs_parameters
         self.parameters: set[Any] = set()
         self.chains: dict[Any, Chain] = {}
+        self.expected: dict[str, int] = {}
 
     def rewrite(self, name: Any, func: Any) -> None:
         """Put the fused function into the builder's module."""
@@ -68,6 +73,8 @@ class _Fuser(PyExprMutator):  # type: ignore[misc]
             merge_affine(chain)
         self.chains = with_concats(func, chains)
         self.parameters = parameters_of_load(func) if self.packs_parameters else set()
+        expected = (func.attrs or {}).get(EXPECTED, {})
+        self.expected = {str(name): int(size) for name, size in expected.items()}
         if self.chains:
             fused = R.analysis.remove_all_unused(self.visit_expr(func))
             self.builder_.update_func(name, fused)
@@ -83,7 +90,9 @@ class _Fuser(PyExprMutator):  # type: ignore[misc]
             for operand in chain.operands
         ]
         is_packed = chain.anchor.has_weight and chain.match.inputs[1] in self.parameters
-        result = lowered(self.builder_, match, chain.anchor, chain.steps, operands, is_packed)
+        result = lowered(
+            self.builder_, match, chain.anchor, chain.steps, operands, is_packed, self.expected
+        )
         for view in chain.views:
             result = R.Call(view.op, [self.builder_.emit(result), *view.args[1:]], view.attrs)
         return result

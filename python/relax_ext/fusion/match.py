@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from topi_ext import backend
 from topi_ext.backend import Packing
-from topi_ext.compat import constant_value, relax, tensor_type
+from topi_ext.compat import constant_value, relax, size_at, tensor_type
 from topi_ext.fusion.anchors import Anchor
 from topi_ext.fusion.post_ops import Step
 from topi_ext.spec.post_ops import PostOp
@@ -54,6 +55,7 @@ def lowered(
     steps: Sequence[PostOp],
     operands: Sequence[Any],
     is_packed: bool = False,
+    expected: Mapping[str, int] | None = None,
 ) -> Any:
     """Return the call of the kernel, whose function is added to the module.
 
@@ -69,8 +71,11 @@ def lowered(
         Operands of those steps that have one.
     is_packed : bool
         Whether a function of its own packs the weight, as of a weight that is a constant.
+    expected : mapping of str to int, optional
+        Values that symbolic sizes are expected to have.
     """
-    problem, target, arguments = anchor.problem(steps), target_of(match.type), list(match.inputs)
+    problem = anchor.problem(steps).expecting(partial(size_at, symbols=expected or {}))
+    target, arguments = target_of(match.type), list(match.inputs)
     is_constant = anchor.has_weight and constant_value(arguments[1]) is not None
     if is_constant or is_packed:
         packing, kernel = backend.prepack(problem, target)

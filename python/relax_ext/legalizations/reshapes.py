@@ -43,6 +43,16 @@ def by_groups(bb: Any, call: Any) -> Any:
     return bb.call_te(_reshaped, call.args[0], R.ShapeExpr(wanted), **attrs)
 
 
+def of_equal_sizes(bb: Any, tensor: Any, sizes: Sizes) -> Any:
+    """Return a tensor whose sizes are stated by other expressions, which are known to be equal.
+
+    A cast would do (``match_cast``), but TVM's ``CanonicalizeBindings`` replaces a symbol by the
+    expression that it is matched with, without end if the symbol occurs there.
+    """
+    attrs = {"primfunc_name_hint": "reshape", "primfunc_attrs": {_MARK: 1}}
+    return bb.emit_te(_restated, tensor, R.ShapeExpr(sizes), **attrs)
+
+
 def as_views(module: Any) -> Any:
     """Replace calls of functions that only reshape by views.
 
@@ -93,6 +103,12 @@ def _copied(x: Any) -> Any:
     from tvm import te
 
     return te.compute(x.shape, lambda *index: x(*index), name="copy")
+
+
+def _restated(x: Any, shape: Any) -> Any:
+    from tvm import te
+
+    return te.compute(shape, lambda *index: x(*index), name="T_reshape")
 
 
 def _reshaped(x: Any, shape: Any) -> Any:

@@ -23,6 +23,7 @@ from topi_ext.notices import one_line, warn_once
 
 from ..aten.strides import Order, inverse, order_of
 from ..executable_cache import compiled, kept
+from ..fusion.fuse import EXPECTED
 from . import report
 from .aten import AtenImporter, Unsupported, expr_of
 from .executables import Executables, Sizes
@@ -141,7 +142,12 @@ def import_part(importer: AtenImporter, piece: Piece, context: Context, name: st
             return with_sizes(known)
 
     record = report.Part(operators(piece.nodes), len(static))
-    return ImportedPart(module_of, _hints(piece, sizes), runner, piece.module, record)
+    hints = _hints(piece, sizes)
+    if hints:
+        module["main"] = module["main"].with_attr(
+            EXPECTED, dict(zip(symbols, map(_rounded, hints)))
+        )
+    return ImportedPart(module_of, hints, runner, piece.module, record)
 
 
 def compile_part(part: ImportedPart, options: Options) -> Runner:
@@ -252,6 +258,11 @@ def _hints(piece: Piece, sources: Sequence[SizeSource]) -> Sizes | None:
     hints = [getattr(size.node, "hint", None) for size in sizes]
     known = tuple(int(hint) for hint in hints if isinstance(hint, int))
     return known if len(known) == len(hints) else None
+
+
+def _rounded(size: int) -> int:
+    """Return the power of two below a size: similar sizes then have equal graphs."""
+    return 1 << max(size.bit_length() - 1, 0)
 
 
 def _permutation(order: Order | None) -> Order | None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from .builder import reads_llvm, uses_var
-from .ir import buffer_of_region
+from .ir import buffer_of_region, simplify
 from .versions import StringImm, s_tir, tir, tvm
 
 _NAMESPACE = tir.__name__.rpartition(".")[2]
@@ -321,6 +321,16 @@ def with_values(expr: Any, values: list[tuple[Any, Any]]) -> Any:
     body = expr if is_statement else tir.Evaluate(expr)
     made = with_replaced(body, {"Var": partial(_replaced_variable, values)})
     return made if is_statement else made.value
+
+
+def size_at(size: Any, symbols: Mapping[str, int]) -> int | None:
+    """Return the value of a size for values of symbols by name, None if it has other symbols."""
+    if isinstance(size, int):
+        return size
+    found = ((one, symbols.get(one.name)) for one in tir.analysis.undefined_vars(size))
+    values = [(one, tir.IntImm(scalar_dtype(one), n)) for one, n in found if n is not None]
+    value = simplify(with_values(size, values))
+    return value if isinstance(value, int) else None
 
 
 def takes_llvm(func: Any) -> bool:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -67,6 +67,8 @@ class Convolution(Problem):
     joined : pair of tuples
         Channels of each tensor before the result, and of each behind it, where the kernel writes
         the concatenation of all of them.  Each is stored as the result is.
+    expected : int or None
+        Positions of y that calls have, where sizes are symbolic and some calls are known.
 
     Raises
     ------
@@ -84,6 +86,7 @@ class Convolution(Problem):
     zero_points: ZeroPoints = NO_ZERO_POINTS
     stated: Geometry | None = None
     joined: Joined = NOT_JOINED
+    expected: int | None = None
 
     @classmethod
     def of(
@@ -139,6 +142,13 @@ class Convolution(Problem):
         x_size, y_size = sized("x", self.stated.x_size), sized("y", self.stated.y_size)
         stated = replace(self.stated, x_size=x_size, y_size=y_size)
         return replace(self, stated=stated, geometry=stated.as_rank3(), n=n)
+
+    def expecting(self, value: Callable[[Size], int | None]) -> Convolution:
+        """See :meth:`topi_ext.spec.problem.Problem.expecting`."""
+        sizes = [*map(value, self.y_sizes)]
+        known = [size for size in sizes if size is not None]
+        is_known = not self.is_static and len(known) == len(sizes)
+        return replace(self, expected=prod(known)) if is_known else self
 
     def rules(self) -> list[Rule]:
         """See :meth:`topi_ext.spec.problem.Problem.rules`."""

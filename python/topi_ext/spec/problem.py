@@ -73,6 +73,10 @@ class Problem:
         """Return an anonymous problem with a fresh variable in place of each None."""
         return self
 
+    def expecting(self, value: Callable[[Size], int | None]) -> Problem:
+        """Return this problem for calls whose sizes are about ``value(size)``, None if unknown."""
+        return self
+
     def planned(self) -> Problem:
         """Return the problem that plans are made for: equal ones have equal symbolic sizes."""
         return self if self.is_static else self.anonymous().with_sizes(Unknown)

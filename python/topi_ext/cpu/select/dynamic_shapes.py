@@ -43,6 +43,10 @@ MOST_POSITIONS = 1 << 14
 """Positions of y up to which plans are rated: those of more images cost the same each."""
 
 
+FEWER = 16
+"""How many times fewer positions than expected are those for which no plan is rated."""
+
+
 def plan_of_any_size(problem: Any, machine: CpuMachine) -> Plan:
     """Return the plan, or plans that the built function chooses from when it knows the sizes."""
     known = _known(problem)
@@ -263,4 +267,6 @@ def _known(problem: Convolution) -> list[Convolution]:
     smallest = min((prod(one.y_sizes) for one in found), default=0)
     most = max(MOST_POSITIONS, smallest)
     counted = [(prod(one.y_sizes), one) for one in found]
-    return [one for count, one in sorted(counted, key=itemgetter(0)) if count <= most]
+    least = min((problem.expected or 0) // FEWER, most)
+    ordered = [one for one in sorted(counted, key=itemgetter(0)) if one[0] <= most]
+    return [one for count, one in ordered if count >= least] or [one for _, one in ordered[-1:]]
