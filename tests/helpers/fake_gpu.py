@@ -9,8 +9,8 @@ import time
 from typing import Any
 
 from cuda_emulator.host import Address, Launch, Memory, Plan
-from gpu import bundle, driver, measure
-from gpu.requests import Request
+from support.gpu import bundle, driver, measure
+from support.gpu.requests import Request
 from topi_ext.cuda.machine import GpuMachine
 
 ILLEGAL_ADDRESS = 700

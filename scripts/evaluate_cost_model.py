@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rate the planners' estimates on this machine: time other plans beside the chosen one.
+
+::
+
+    python scripts/evaluate_cost_model.py --cases scripts/cases/bench.json --json out/rate.json \\
+        --plot out/rate.png
+
+Of every case and kind, every kernel's plans whose estimate is within ``--within`` times the best
+one are candidates; of each kernel at most ``--most`` are built, spread evenly over the logarithm of
+the estimate, the lowest and the highest among them (the JSON says how many there were).  The chosen
+plan is always one.  All are checked, then timed in turns in one process on the same threads; the
+chosen one and the two fastest are timed once more, for longer, so that luck does not name a winner.
+Regret is what the choice costs: time of the chosen plan / time of the fastest, 1 at best.
+
+Exit status: 0 when every result is correct, 1 when one is incorrect, 2 for an invalid command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from support.arguments import DTYPES, count
+from support.cases import CASES, KINDS, read_cases
+from support.environment import prepare
+
+
+def kinds(text: str) -> tuple[str, ...]:
+    """Return the names of kinds, as ``argparse`` takes types."""
+    names = tuple(text.split(","))
+    if not set(names) <= set(KINDS):
+        raise argparse.ArgumentTypeError(f"{text} must be of {', '.join(KINDS)}")
+    return names
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    made = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    both = [CASES / "bench.json", CASES / "bench_conv.json"]
+    made.add_argument(
+        "--cases",
+        type=Path,
+        nargs="+",
+        default=both,
+        metavar="FILE",
+        help="lists of convolutions; both benchmarks if absent",
+    )
+    made.add_argument("--only", nargs="+", metavar="NAME", help="only these cases")
+    made.add_argument(
+        "--kinds",
+        type=kinds,
+        default=KINDS,
+        metavar="NAME,...",
+        help="what to compute of each; all if absent",
+    )
+    made.add_argument("--dtype", choices=DTYPES, default="float32", help="default: float32")
+    made.add_argument("--threads", type=count, default=2, metavar="N", help="default: 2")
+    made.add_argument(
+        "--within",
+        type=float,
+        default=2.0,
+        metavar="F",
+        help="times the best estimate (default: %(default)g)",
+    )
+    made.add_argument(
+        "--most",
+        type=count,
+        default=4,
+        metavar="N",
+        help="plans of a kernel (default: %(default)d)",
+    )
+    made.add_argument("--seconds", type=float, metavar="S", help="begin no shape after so many")
+    made.add_argument(
+        "--time-budget",
+        type=float,
+        default=0.2,
+        metavar="S",
+        help="seconds of timed runs of each plan (default: %(default)g)",
+    )
+    made.add_argument("--json", type=Path, metavar="OUT", help="write all estimates and times here")
+    made.add_argument("--plot", type=Path, metavar="OUT.png", help="draw them here")
+    return made
+
+
+def main() -> int:
+    """Rate what the command line asks for."""
+    made = parser()
+    given = made.parse_args()
+    try:
+        cases = [case for file in given.cases for case in read_cases(file)]
+    except (OSError, ValueError) as error:
+        made.error(f"--cases: {error}")
+    if given.only:
+        missing = sorted(set(given.only) - {case.name for case in cases})
+        if missing:
+            made.error(f"--only {' '.join(missing)}: in none of the files")
+        cases = [case for case in cases if case.name in given.only]
+    prepare(given.threads)  # TVM and torch read the environment when they are imported
+    from support.rating import run
+
+    return run(cases, given)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("evaluate_cost_model: interrupted")
