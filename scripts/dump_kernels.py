@@ -2,10 +2,14 @@
 """Hash every kernel that is emitted for all kinds of operators, to see that a change of the code
 changes none.
 
-``python scripts/dump_kernels.py BEFORE.json``, then, after the change,
-``python scripts/dump_kernels.py AFTER.json --against BEFORE.json``.  One row per module: the structural hash of each kernel, in
-which names of variables do not count.  Nothing is run, so targets may be other processors than this
-one.  Without ``--cases`` the convolutions are those of ``cases/kinds.json``, which are small.
+::
+
+    python scripts/dump_kernels.py BEFORE.json
+    python scripts/dump_kernels.py AFTER.json --against BEFORE.json      # after the change
+
+One row per module: the structural hash of each kernel, in which names of variables do not count.
+Nothing is run, so targets may be other processors than this one.  Without ``--cases`` the
+convolutions are those of ``cases/kinds.json``, which are small.
 """
 
 from __future__ import annotations
