@@ -83,16 +83,16 @@ bench-models: env-models env-rivals  ## time whole models in realistic sizes, co
 	$(call benchmark,.venv-models/bin/python,bench_models,bench_models)
 
 bench-training: env  ## time training steps against PyTorch eager and torch.compile, write out/bench_training.json and .png
-	$(call benchmark,$(PY),bench_training,bench_training)
+	$(call benchmark,$(PY),bench_torch_compile,bench_training) --modes step
 
 bench-busy: env-models env-rivals  ## time whole models while other processes run, compared with four frameworks, write out/bench_busy.json and .png
-	$(call benchmark,.venv-models/bin/python,bench_busy,bench_busy)
+	$(call benchmark,.venv-models/bin/python,bench_models,bench_busy) --busy
 
 bench-relay: env env-relay  ## time decoders by Relay, stock Relay and Relax, write out/bench_relay.json and .png
 	$(call benchmark,$(PY),bench_relay,bench_relay)
 
 bench-torch-compile: env  ## time torch.compile's backend tvm_conv against PyTorch eager and inductor, write out/bench_torch_compile.json and .png
-	$(call benchmark,$(PY),bench_torch_compile,bench_torch_compile)
+	$(call benchmark,$(PY),bench_torch_compile,bench_torch_compile) $(STEP)
 
 bench-first-call: env-rivals  ## time first calls with known and symbolic sizes against inductor, ONNX Runtime and OpenVINO, write out/bench_first_call.json and .png
 	$(call benchmark,.venv-rivals/bin/python,bench_first_call,bench_first_call)
@@ -181,8 +181,10 @@ bench-layers: env-rivals  ## time single layers against PyTorch, stock TVM, ONNX
 	  $(bench_layers) --rivals torch --dtype bfloat16 --json $(OUT)/$$layers-bfloat16.json || exit 1; \
 	done
 
+# `bench-torch-compile` measures the steps of `bench-training` too: the baselines of both are the same.
+measured: STEP = --modes inference training step --step-json docs/measured/bench_training.json
 measured: env-rivals env-models env-relay  ## renew the files in docs/measured on this machine, and the tables of the documents: some two hours
-	$(MAKE) OUT=docs/measured bench-layers bench-models bench-training bench-torch-compile bench-first-call bench-attention bench-relay bench-busy bench-int8
+	$(MAKE) OUT=docs/measured STEP="$(STEP)" bench-layers bench-models bench-torch-compile bench-first-call bench-attention bench-relay bench-busy bench-int8
 	$(PY) scripts/figures.py
 
 dist: env  ## the sdist and the wheel, checked, and tried in fresh environments without the checkout

@@ -30,12 +30,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from support import onnx_files, steps
+from support import onnx_models, steps
 from support.steps import Row
-from support.workers import Worker, WorkerError, empty_caches, in_turns, serve
+from support.workers import empty_caches, in_turns, serve, started
 
 MODES = ("inference", "training")
 SIZES = ("static", "batch", "image", "several")
@@ -65,12 +66,8 @@ def main() -> int:
         return 0
 
     def measure(name: str) -> dict[str, Row]:
-        command = [sys.executable, "-W", "ignore", __file__, "--only", name]
-        command += ["--threads", str(given.threads)]
-        if given.static_sizes is not None:
-            command += ["--static-sizes", str(given.static_sizes)]
         return {
-            f"{name}, {mode}, {sizes}": measured([*command, "--modes", mode, "--sizes", sizes])
+            f"{name}, {mode}, {sizes}": measured(given, name, mode, sizes)
             for mode in given.modes
             for sizes in given.sizes
         }
@@ -79,28 +76,24 @@ def main() -> int:
     return steps.run(given, MODELS, measure, BASELINES, what, packages, groups=MODES)
 
 
-def measured(command: list[str]) -> Row:
+def measured(given: Any, name: str, mode: str, sizes: str) -> Row:
     """Return milliseconds of the first call, cold and warm, and of later ones, by engine."""
-    row: Row = {"failed": {}, "ms": {}, "warm_ms": {}}
-    rivals = BASELINES if "inference" in command else ("inductor",)
+    more = ["--modes", mode, "--sizes", sizes]
+    if given.static_sizes is not None:
+        more += ["--static-sizes", str(given.static_sizes)]
+    rivals = BASELINES if mode == "inference" else ("inductor",)
+    commands = {
+        engine: steps.command(__file__, given.threads, engine, name, *more)
+        for engine in ("ours", *rivals, "eager")
+    }
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        workers: dict[str, Worker] = {}
-        for engine in ("ours", *rivals, "eager"):
-            of_engine = [*command, "--worker", engine]
-            try:
-                if engine != "eager":
-                    with Worker(of_engine, empty_caches(folder)) as cold:
-                        row["ms"][engine] = cold.ready["first_ms"]
-                worker = stack.enter_context(Worker(of_engine, empty_caches(folder)))
-            except WorkerError as error:
-                if engine == "ours":
-                    raise
-                row["failed"][engine] = str(error)
-                continue
-            workers[engine] = worker
-            if engine != "eager":
-                row["warm_ms"][engine] = worker.ready["first_ms"]
-        row["later_ms"] = in_turns(workers)
+        found = started(stack, commands, empty_caches(folder), twice=True)
+        first = {engine: worker.ready for engine, worker in found.workers.items()}
+        row: Row = {"failed": found.failed}
+        engines = [engine for engine in first if engine != "eager"]
+        row["ms"] = {engine: found.cold[engine]["first_ms"] for engine in engines}
+        row["warm_ms"] = {engine: first[engine]["first_ms"] for engine in engines}
+        row["later_ms"] = in_turns(found.workers)
     return row
 
 
@@ -174,29 +167,22 @@ def by_file(given: Any, module: Any, batch: Any, mode: str, sizes: str) -> Calla
     file = Path(folder.name, "model.onnx")
     names = {"input_names": list(axes), "dynamic_axes": axes}
     torch.onnx.export(module, tuple(batch), str(file), dynamo=False, opset_version=17, **names)
-    load = by_onnxruntime if given.worker == "onnxruntime" else by_openvino
-    loaded: list[Callable[[list[Any]], Any]] = []
+
+    @cache
+    def loaded() -> Callable[[list[Any]], Any]:
+        if given.worker == "openvino":
+            compiled = onnx_models.compiled(file, given.threads)
+            return lambda batch: compiled(batch)
+        session = onnx_models.session(file, given.threads, alone=True)
+        names = [one.name for one in session.get_inputs()]
+        return lambda batch: session.run(None, dict(zip(names, batch)))
 
     def call(given_batch: Sequence[Any]) -> Any:
-        if not loaded:
-            loaded.append(load(file, given.threads))
-            folder.cleanup()
-        return loaded[0]([tensor.numpy() for tensor in given_batch])
+        result = loaded()([tensor.numpy() for tensor in given_batch])
+        folder.cleanup()
+        return result
 
     return call
-
-
-def by_onnxruntime(file: Path, threads: int) -> Callable[[list[Any]], Any]:
-    """Return a run of a session."""
-    session = onnx_files.session(file, threads)
-    names = [one.name for one in session.get_inputs()]
-    return lambda batch: session.run(None, dict(zip(names, batch)))
-
-
-def by_openvino(file: Path, threads: int) -> Callable[[list[Any]], Any]:
-    """Return an inference of a compiled model."""
-    compiled = onnx_files.compiled(file, threads)
-    return lambda batch: compiled(batch)
 
 
 if __name__ == "__main__":

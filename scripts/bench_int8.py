@@ -16,14 +16,14 @@ Exit status: 0 when every result is correct, 1 when one is incorrect, 2 for an i
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from support.arguments import cases_of, of_several_files
+from support.output import write_json
 from support.summary import ratios_of
 
 BLOCKS, BLOCK, PAUSE = 5, 0.08, 0.02
@@ -32,53 +32,36 @@ BLOCKS, BLOCK, PAUSE = 5, 0.08, 0.02
 BASELINES = ("float32", "onnxruntime", "openvino")
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
-    made = of_several_files(__doc__)
-    made.add_argument(
-        "--rivals", dest="baselines", default=",".join(BASELINES), help="of %(default)s"
-    )
-    return made
-
-
 def main() -> int:
     """Measure the cases that were asked for."""
-    options = parser().parse_args()
-    baselines = [name for name in options.baselines.split(",") if name]
+    made = of_several_files(__doc__)
+    made.add_argument("--rivals", default=",".join(BASELINES), help="of %(default)s")
+    options = made.parse_args()
+    baselines = [name for name in options.rivals.split(",") if name]
     if set(baselines) - set(BASELINES):
-        parser().error(f"--rivals {options.baselines}: must be of {', '.join(BASELINES)}")
+        made.error(f"--rivals {options.rivals}: must be of {', '.join(BASELINES)}")
     os.environ["TVM_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(options.threads)
-    os.environ.update(
-        {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "TVM_BIND_THREADS": "0"}
-    )
+    os.environ |= {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "TVM_BIND_THREADS": "0"}
     from support.steps import header
 
     cases = cases_of(options)
     for case in cases:
         if case.geometry.pad_before != case.geometry.pad_after:
-            parser().error(
-                f"{case.name}: padding={case.geometry.padding} must be equal on both sides"
-            )
+            padding = case.geometry.padding
+            made.error(f"{case.name}: padding={padding} must be equal on both sides")
     rows = []
     for number, case in enumerate(cases, 1):
         rows.append(measured(case, baselines, options.threads))
         print(f"{number}/{len(cases)} {line(rows[-1])}", flush=True)
-    found = {
-        "header": {
-            **header(options.threads, ["apache-tvm", *(set(baselines) - {"float32"})]),
-            "cases": ", ".join(path.name for path in options.cases),
-        },
-        "rows": rows,
-        "summary": summary(rows, baselines),
-    }
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
+    head = header(options.threads, ["apache-tvm", *(set(baselines) - {"float32"})])
+    head["cases"] = ", ".join(path.name for path in options.cases)
+    summaries = summary(rows, baselines)
+    write_json(options.json, {"header": head, "rows": rows, "summary": summaries})
     if options.plot:
         from support.plot import draw
 
-        draw(rows, found["header"], options.plot)
-    print("\n".join(said(found["summary"])))
+        draw(rows, head, options.plot)
+    print("\n".join(said(summaries)))
     return 0 if all(row["steps"] <= 1 for row in rows) else 1
 
 
@@ -86,26 +69,26 @@ def measured(case: Any, baselines: list[str], threads: int) -> dict[str, Any]:
     """One case."""
     import numpy as np
 
+    from support import onnx_models
     from support.quantized import Layer
-    from support.timing import in_blocks
+    from support.timing import block, in_turns
 
     layer = Layer.of(case, np.random.default_rng(0))
-    model, real = layer.integers(), layer.fractions()
-    data, fractions = layer.data, layer.data.astype("float32")
+    model, data = layer.integers(), layer.data
     run, read = ours(model, data, threads)
     runs, reasons = {"ours": run}, {}
     for name in baselines:
         try:
             if name == "float32":
-                runs[name] = ours(real, fractions, threads)[0]
+                runs[name], _ = ours(layer.fractions(), data.astype("float32"), threads)
+            elif name == "onnxruntime":
+                runs[name], _ = onnx_models.by_onnxruntime(model, data, threads)
             else:
-                runs[name] = {"onnxruntime": onnxruntime, "openvino": openvino}[name](
-                    model, data, threads
-                )
+                runs[name], _ = onnx_models.by_openvino(model, [data], threads)
         except Exception as error:
             reasons[name] = str(error).split("\n")[0]
-    times = dict(zip(runs, in_blocks(list(runs.values()), BLOCKS, BLOCK, PAUSE)))
-    run()
+    blocks = {name: partial(block, run, BLOCK) for name, run in runs.items()}
+    times = in_turns(blocks, BLOCKS, PAUSE)
     steps = int(np.abs(read().astype("int64") - layer.want()).max())
     row: dict[str, Any] = {"name": case.name, "kind": case.op, "dtype": "uint8", "steps": steps}
     row.update({f"{name}_ms": ms for name, ms in times.items()})
@@ -113,51 +96,19 @@ def measured(case: Any, baselines: list[str], threads: int) -> dict[str, Any]:
     return {**row, "case": str(case), "unavailable": reasons}
 
 
-def ours(model: bytes, data: Any, threads: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
+def ours(model: bytes, data: Any, threads: int) -> tuple[Any, Any]:
     """Return a call, and what reads its result."""
     import onnx
     import tvm
-    from tvm import relax
     from tvm.relax.frontend.onnx import from_onnx
 
-    import relax_ext
+    from support import by_relax
 
-    target = relax_ext.host_target(num_cores=threads)
+    target = by_relax.host_target(num_cores=threads)
     module = from_onnx(onnx.load_from_string(model))
-    executable = tvm.compile(module, target, relax_pipeline=relax_ext.pipeline(target))
-    main_function = relax.VirtualMachine(executable, tvm.cpu())["main"]
+    function = by_relax.machine(module, target)["main"]
     given = tvm.runtime.tensor(data)
-    return lambda: main_function(given), lambda: main_function(given).numpy()
-
-
-def onnxruntime(model: bytes, data: Any, threads: int) -> Callable[[], Any]:
-    """Its session, of operands that are bound to it."""
-    import onnxruntime as ort
-
-    options = ort.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    options.add_session_config_entry("session.force_spinning_stop", "1")
-    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    binding = session.io_binding()
-    binding.bind_ortvalue_input("data", ort.OrtValue.ortvalue_from_numpy(data))
-    binding.bind_output("result")
-    return lambda: session.run_with_iobinding(binding)
-
-
-def openvino(model: bytes, data: Any, threads: int) -> Callable[[], Any]:
-    """Its request, of an operand that is shared."""
-    import openvino as ov
-
-    core = ov.Core()
-    settings = {
-        "PERFORMANCE_HINT": "LATENCY",
-        "NUM_STREAMS": 1,
-        "ENABLE_CPU_PINNING": False,
-        "INFERENCE_NUM_THREADS": threads,
-    }
-    request = core.compile_model(core.read_model(model), "CPU", settings).create_infer_request()
-    request.set_input_tensor(ov.Tensor(data, shared_memory=True))
-    return lambda: request.infer(share_outputs=True)
+    return lambda: function(given), lambda: function(given).numpy()
 
 
 def line(row: dict[str, Any]) -> str:

@@ -4,27 +4,34 @@
 ::
 
     python scripts/bench_models.py --only Unet "UNet2DModel" --json out/bench_models.json
+    python scripts/bench_models.py --busy --only SpeechT5HifiGan --json out/bench_busy.json
 
 Baselines are PyTorch eager, ``torch.compile`` with frozen weights, ONNX Runtime and OpenVINO; the
 last two run what torch's exporter to ONNX writes.  Weights are random.  Each engine runs in a
 process of its own, in turns with the others, a block of runs each.  Medians are compared.  Each
 result is compared with PyTorch in float64.  The first compile is timed with empty caches.  ``make
 env-models env-rivals`` installs the packages; no weights are downloaded.
+
+With ``--busy``, one, two and four processes of each engine run at once, and one process runs beside
+a loop that takes a core.  Calls a second of all processes together, and the median and 99th
+percentile of the latency of a call, are compared: in milliseconds.
 """
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from statistics import median, quantiles
 from typing import Any, NamedTuple
 
-from support import onnx_files, steps
+from support import onnx_models, steps
 from support.steps import Row
-from support.workers import Worker, WorkerError, empty_caches, in_turns, serve
+from support.workers import BLOCK, Worker, empty_caches, in_turns, serve, started
 
 ROOT = Path(__file__).parents[1]
 BASELINES = {
@@ -33,14 +40,20 @@ BASELINES = {
     "onnxruntime": "ONNX Runtime",
     "openvino": "OpenVINO",
 }
+ENGINES = ("ours", *BASELINES)
+FILES = ("onnxruntime", "openvino")
+"""Engines that run the ONNX file."""
 PACKAGES = ("torch", "apache-tvm", "onnxruntime")
 """Distributions whose versions are reported."""
-FILES = {"onnxruntime", "openvino"}
-"""Engines that run the ONNX file."""
 TOLERANCE = 1e-3
 """Maximum error, relative to the largest value of a result; deep models amplify roundings."""
 PROFILED = 5
 """Runs in which the operators are timed."""
+
+TURNS, SECONDS = 3, 2.0
+LOADS = {"alone": (1, 0), "2 processes": (2, 0), "4 processes": (4, 0), "beside a loop": (1, 1)}
+"""Processes of the engine, and loops beside them."""
+LOOP = [sys.executable, "-c", "while True: pass"]
 
 
 class Model(NamedTuple):
@@ -51,17 +64,11 @@ class Model(NamedTuple):
     exact: list[Any]
 
 
-class Engine(NamedTuple):
-    """A call, how to read its results as tensors of PyTorch, and what else there is to tell."""
-
-    run: Callable[[], Any]
-    results: Callable[[], list[Any]]
-    more: Callable[[], dict[str, Any]] = dict
-
-
 def main() -> int:
     """Run the command line."""
     made = steps.parser(__doc__)
+    made.add_argument("--busy", action="store_true", help="while other processes run")
+    made.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES)
     made.add_argument("--folder", type=Path, help="where the ONNX file of the model is")
     given = made.parse_args()
     steps.use_threads(given.threads)
@@ -81,33 +88,19 @@ def main() -> int:
         return 0
 
     def measure(name: str) -> dict[str, Row]:
-        return {name: measured(name, given.threads)}
+        with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+            commands = {
+                engine: command_of(engine, name, given.threads, folder)
+                for engine in ("export", *given.engines)
+            }
+            if given.busy:
+                rows = busy(stack, commands)
+                return {f"{name}, {load}": row for load, row in rows.items()}
+            return {name: measured(stack, commands, empty_caches(folder))}
 
-    return steps.run(given, MODELS, measure, BASELINES, "time of a run", PACKAGES)
-
-
-def measured(name: str, threads: int) -> Row:
-    """Return milliseconds by engine, errors, seconds of the first compile, and our profile."""
-    row: Row = {"failed": {}, "error": {}, "first_s": {}}
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        caches = empty_caches(folder)
-        workers: dict[str, Worker] = {}
-        for engine in ("export", "ours", *BASELINES):
-            try:
-                worker = Worker(command_of(engine, name, threads, folder), caches)
-            except WorkerError as error:
-                if engine == "ours":
-                    raise
-                row["failed"][engine] = str(error)
-                continue
-            stack.enter_context(worker)
-            if engine != "export":
-                workers[engine] = worker
-                row["error"][engine] = worker.ready["error"]
-                row["first_s"][engine] = worker.ready["first_s"]
-        row["share_of_ours"], row["weakest"] = workers["ours"].ready["profile"]
-        row["ms"] = in_turns(workers)
-    return row
+    what = "time of a call, all processes together" if given.busy else "time of a run"
+    groups = LOADS if given.busy else ("",)
+    return steps.run(given, MODELS, measure, BASELINES, what, PACKAGES, groups)
 
 
 def command_of(engine: str, name: str, threads: int, folder: str) -> list[str]:
@@ -115,8 +108,61 @@ def command_of(engine: str, name: str, threads: int, folder: str) -> list[str]:
     # OpenVINO has an environment of its own, since it asks for another NumPy.
     environment = ".venv-rivals" if engine == "openvino" else ".venv-models"
     python = str(ROOT / environment / "bin" / "python")
-    command = [python, "-W", "ignore", __file__, "--worker", engine, "--only", name]
-    return [*command, "--threads", str(threads), "--folder", folder]
+    return steps.command(__file__, threads, engine, name, "--folder", folder, python=python)
+
+
+def measured(stack: ExitStack, commands: dict[str, list[str]], caches: dict[str, str]) -> Row:
+    """Return milliseconds by engine, errors, seconds of the first compile, and our profile."""
+    workers, failed, _ = started(stack, commands, caches)
+    workers.pop("export", None)
+    row: Row = {"failed": failed}
+    for key in ("error", "first_s"):
+        row[key] = {engine: worker.ready[key] for engine, worker in workers.items()}
+    row["share_of_ours"], row["weakest"] = workers["ours"].ready["profile"]
+    row["ms"] = in_turns(workers)
+    return row
+
+
+def busy(stack: ExitStack, commands: dict[str, list[str]]) -> dict[str, Row]:
+    """Return a row for each load."""
+    first, failed, _ = started(stack, commands)
+    first.pop("export", None)
+    again = {engine: commands[engine] for engine in first}
+    most = max(count for count, _ in LOADS.values())
+    groups = [first, *(started(stack, again).workers for _ in range(most - 1))]
+    workers = {e: [group[e] for group in groups if e in group] for e in first}
+    return {load: under_load(workers, *how, failed) for load, how in LOADS.items()}
+
+
+def under_load(
+    workers: dict[str, list[Worker]], count: int, loops: int, failed: dict[str, str]
+) -> Row:
+    """Measure `count` workers of each engine at once, in turns with the other engines.
+
+    ``ms`` is the time of a call, all processes together.
+    """
+    calls: dict[str, list[list[float]]] = {engine: [] for engine in workers}
+    with ExitStack() as stack:
+        for _ in range(loops):
+            stack.callback(subprocess.Popen(LOOP).kill)
+        for _ in range(TURNS):
+            for engine, processes in workers.items():
+                at_once(processes[:count], BLOCK)
+                calls[engine] += at_once(processes[:count], SECONDS)
+    row: Row = {"failed": failed, "ms": {}, "p50_ms": {}, "p99_ms": {}}
+    for engine, of_each in calls.items():
+        times = [ms for of_one in of_each for ms in of_one]
+        row["ms"][engine] = TURNS * 1e3 / sum(1e3 * len(one) / sum(one) for one in of_each)
+        row["p50_ms"][engine] = median(times)
+        row["p99_ms"][engine] = quantiles(times, n=100)[98]
+    return row
+
+
+def at_once(workers: Sequence[Worker], seconds: float) -> list[list[float]]:
+    """Let workers call for so long at the same time; return the milliseconds of their calls."""
+    for worker in workers:
+        worker.start(seconds)
+    return [worker.finish() for worker in workers]
 
 
 def made(name: str) -> Model:
@@ -151,11 +197,20 @@ def work_on_module(engine: str, name: str, threads: int) -> None:
     model = made(name)
     with torch.no_grad():
         start = time.perf_counter()
-        found = {"ours": by_tvm, "eager": by_eager, "inductor": by_inductor}[engine](model, threads)
-        results = found.results()
-        ready = {"first_s": round(time.perf_counter() - start, 1)}
-        check(name, engine, error := stages.error_of(results, model.exact))
-        serve(found.run, {**ready, "error": error, **found.more()})
+        more: dict[str, Any] = {}
+        if engine == "ours":
+            from support.by_relax import results
+
+            run, profile = by_tvm(model, threads)
+            found = results(run())
+        else:
+            run = by_torch(model, frozen=engine == "inductor")
+            found = stages.tensors_of(run())
+        seconds = round(time.perf_counter() - start, 1)
+        check(name, engine, error := stages.error_of(found, model.exact))
+        if engine == "ours":
+            more["profile"] = profile()
+        serve(run, {"first_s": seconds, "error": error, **more})
 
 
 def work_on_file(engine: str, folder: Path, threads: int) -> None:
@@ -165,12 +220,18 @@ def work_on_file(engine: str, folder: Path, threads: int) -> None:
     stored = np.load(folder / "inputs.npz")
     inputs, exact = [stored[name] for name in stored.files], np.load(folder / "exact.npy")
     start = time.perf_counter()
-    by = {"onnxruntime": by_onnxruntime, "openvino": by_openvino}[engine]
-    run = by(folder / "model.onnx", inputs, threads)
-    first = np.asarray(run()[0], "float64")
-    ready = {"first_s": round(time.perf_counter() - start, 1)}
+    if engine == "openvino":
+        run, read = onnx_models.by_openvino(folder / "model.onnx", inputs, threads)
+        run()
+        first = read()
+    else:
+        session = onnx_models.session(folder / "model.onnx", threads, alone=True)
+        given = {one.name: x for one, x in zip(session.get_inputs(), inputs)}
+        run = lambda: session.run(None, given)  # noqa: E731 (as the other)
+        first = run()[0]
+    seconds = round(time.perf_counter() - start, 1)
     check("", engine, error := float(abs(first - exact).max() / abs(exact).max()))
-    serve(run, {**ready, "error": error})
+    serve(run, {"first_s": seconds, "error": error})
 
 
 def check(name: str, engine: str, error: float) -> None:
@@ -179,9 +240,8 @@ def check(name: str, engine: str, error: float) -> None:
         raise SystemExit(f"{name} {engine}: the result is {error:.1e} off")
 
 
-def by_tvm(model: Model, threads: int) -> Engine:
-    """Return a run by ``relax_ext.pipeline``."""
-    import torch
+def by_tvm(model: Model, threads: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """Return a run by ``relax_ext.pipeline``, and what profiles it."""
     import tvm
     from tvm import relax
 
@@ -199,15 +259,7 @@ def by_tvm(model: Model, threads: int) -> Engine:
     def run() -> Any:
         return machine["main"](*given)
 
-    def results() -> list[Any]:
-        found = run()
-        found = [found] if isinstance(found, tvm.runtime.Tensor) else found
-        return [torch.from_dlpack(one).clone() for one in found]
-
-    def more() -> dict[str, Any]:
-        return {"profile": profile(machine, run, kernels)}
-
-    return Engine(run, results, more)
+    return run, lambda: profile(machine, run, kernels)
 
 
 def profile(machine: Any, run: Callable[[], Any], kernels: Any) -> tuple[float, Any]:
@@ -227,49 +279,14 @@ def profile(machine: Any, run: Callable[[], Any], kernels: Any) -> tuple[float, 
     return found.ours, found.weakest
 
 
-def by_eager(model: Model, _: int) -> Engine:
-    """Return a run by PyTorch as it is."""
-    return of_torch(model.module, model)
-
-
-def by_inductor(model: Model, _: int) -> Engine:
-    """Return a run by ``torch.compile`` with frozen weights."""
+def by_torch(model: Model, *, frozen: bool) -> Callable[[], Any]:
+    """Return a run by PyTorch as it is, or by ``torch.compile`` with frozen weights."""
     import torch
 
-    options = {"freezing": True}
-    return of_torch(torch.compile(model.module, dynamic=False, options=options), model)
-
-
-def of_torch(forward: Callable[..., Any], model: Model) -> Engine:
-    """Return a run of a callable of PyTorch."""
-    from support.zoo import stages
-
-    def run() -> Any:
-        return forward(*model.inputs)
-
-    return Engine(run, lambda: stages.tensors_of(run()))
-
-
-def by_onnxruntime(file: Path, inputs: list[Any], threads: int) -> Callable[[], Any]:
-    """Return a run by ONNX Runtime."""
-    session = onnx_files.session(file, threads)
-    given = {one.name: x for one, x in zip(session.get_inputs(), inputs)}
-    return lambda: session.run(None, given)
-
-
-def by_openvino(file: Path, inputs: list[Any], threads: int) -> Callable[[], Any]:
-    """Return a run by OpenVINO."""
-    import openvino
-
-    request = onnx_files.compiled(file, threads).create_infer_request()
-    for number, x in enumerate(inputs):
-        request.set_input_tensor(number, openvino.Tensor(x, shared_memory=True))
-
-    def run() -> Any:
-        request.infer(share_outputs=True)
-        return [request.get_output_tensor(0).data]
-
-    return run
+    forward = model.module
+    if frozen:
+        forward = torch.compile(forward, dynamic=False, options={"freezing": True})
+    return lambda: forward(*model.inputs)
 
 
 if __name__ == "__main__":

@@ -18,13 +18,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
 from support import steps
 from support.steps import Row
-from support.workers import Worker, empty_caches, in_turns, serve
+from support.workers import empty_caches, in_turns, serve, started
 
 ROOT = Path(__file__).parents[1]
 ENGINES = {"ours": ".venv-relay", "stock": ".venv-relay", "relax": ".venv"}
@@ -56,20 +56,21 @@ def main() -> int:
 
 def measured(name: str, threads: int) -> Row:
     """Return the milliseconds of a model by each engine, its error and its seconds to build."""
-    row: Row = {"build_s": {}, "second_build_s": {}, "error": {}}
+    commands = {
+        engine: steps.command(
+            __file__, threads, engine, name, python=str(ROOT / environment / "bin" / "python")
+        )
+        for engine, environment in ENGINES.items()
+    }
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        workers, caches = {}, empty_caches(folder)
-        for engine, environment in ENGINES.items():
-            python = str(ROOT / environment / "bin" / "python")
-            command = [python, "-W", "ignore", __file__, "--worker", engine, "--only", name]
-            command += ["--threads", str(threads)]
-            with Worker(command, caches) as first:
-                row["build_s"][engine] = first.ready["build_s"]
-            workers[engine] = second = stack.enter_context(Worker(command, caches))
-            row["second_build_s"][engine] = second.ready["build_s"]
-            row["error"][engine] = second.ready["error"]
-        row["ms"] = in_turns(workers)
-    return row
+        found = started(stack, commands, empty_caches(folder), required=ENGINES, twice=True)
+        warm = {engine: worker.ready for engine, worker in found.workers.items()}
+        return {
+            "build_s": {engine: ready["build_s"] for engine, ready in found.cold.items()},
+            "second_build_s": {engine: ready["build_s"] for engine, ready in warm.items()},
+            "error": {engine: ready["error"] for engine, ready in warm.items()},
+            "ms": in_turns(found.workers),
+        }
 
 
 def work(engine: str, name: str) -> None:
@@ -91,8 +92,6 @@ def work(engine: str, name: str) -> None:
 
 def by_relay(model: Any, x: Any, is_stock: bool) -> tuple[Callable[[], Any], Any]:
     """Return a run by the graph executor, and its result."""
-    from contextlib import nullcontext
-
     import torch
     import tvm
     from tvm import relay
@@ -113,20 +112,13 @@ def by_relay(model: Any, x: Any, is_stock: bool) -> tuple[Callable[[], Any], Any
 def by_relax(model: Any, x: Any) -> tuple[Callable[[], Any], Any]:
     """Return a run by Relax's virtual machine, and its result."""
     import torch
-    import tvm
-    from tvm import relax
     from tvm.relax.frontend.torch import from_exported_program
 
-    import relax_ext
+    from support import by_relax as relax
 
     mod = from_exported_program(torch.export.export(model, (x,)), unwrap_unit_return_tuple=True)
-    target = relax_ext.host_target()
-    executable = tvm.compile(mod, target, relax_pipeline=relax_ext.pipeline(target))
-    function, data = (
-        relax.VirtualMachine(executable, tvm.cpu())["main"],
-        tvm.runtime.tensor(x.numpy()),
-    )
-    return lambda: function(data), torch.from_numpy(function(data).numpy())
+    function, data = relax.machine(mod, relax.host_target())["main"], relax.array(x)
+    return lambda: function(data), relax.as_torch(function(data))
 
 
 if __name__ == "__main__":

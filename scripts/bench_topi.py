@@ -29,7 +29,7 @@ from tvm.s_tir import Schedule, dlight
 import relax_ext
 from support.by_relax import array, as_torch, forward, host_target
 from support.cases import CASES, Case, read_cases
-from support.steps import Row, measure_all, names_of, parser, show_means, use_threads
+from support.steps import Row, parser, run, use_threads
 
 SECONDS, REPEATS = 2.0, 5
 """Maximum seconds and runs of a definition: no run starts after these seconds."""
@@ -39,21 +39,15 @@ RULES = ("Matmul", "GEMV", "Reduction", "GeneralReduction", "Fallback")
 
 def main() -> int:
     """Run the command line."""
-    made = parser(__doc__)
-    given = made.parse_args()
+    given = parser(__doc__).parse_args()
     given.threads = 1
     use_threads(given.threads)
     cases = {case.name: case for case in read_cases(CASES / "bench.json")}
-    if given.list:
-        print("\n".join(cases))
-        return 0
 
     def measure(name: str) -> dict[str, Row]:
         return {name: measured(cases[name])}
 
-    rows = measure_all(names_of(given, cases, made), measure, given, ("main",), ("apache-tvm",))
-    show_means(rows)
-    return 0
+    return run(given, cases, measure, {"main": "TVM's definition"}, "time", ("apache-tvm",))
 
 
 def measured(case: Case) -> Row:

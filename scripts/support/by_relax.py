@@ -48,9 +48,20 @@ def as_torch(result: Any) -> Tensor:
     return torch.from_dlpack(result).clone()
 
 
-def array(tensor: Tensor) -> Any:
-    """TVM's view of a tensor."""
+def results(found: Any) -> list[Tensor]:
+    """Return the results of a call of a virtual machine, as tensors of their own."""
+    return list(map(as_torch, [found] if isinstance(found, tvm.runtime.Tensor) else found))
+
+
+def array(tensor: Any) -> Any:
+    """TVM's view of a tensor of PyTorch or NumPy."""
     return tvm.runtime.from_dlpack(tensor)
+
+
+def machine(module: Any, target: Any) -> Any:
+    """Return the virtual machine of a module that is compiled by ``relax_ext.pipeline``."""
+    executable = tvm.compile(module, target, relax_pipeline=relax_ext.pipeline(target))
+    return relax.VirtualMachine(executable, tvm.cpu())
 
 
 def warm_up(target: Any) -> None:

@@ -6,15 +6,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import onnx
 import torch
 import torch.nn.functional as F
-from onnx import TensorProto, helper, numpy_helper
+from onnx import NodeProto, helper
 
-from .by_onnx import attributes_of
 from .cases import Case
+from .onnx_models import model_of, node_of
 
-_OPSET, _IR_VERSION = 17, 8
+ZERO = 128
+"""The zero point of the data."""
 
 
 @dataclass(frozen=True)
@@ -84,18 +84,18 @@ class Layer:
 
     def integers(self) -> bytes:
         """Return the model between DequantizeLinear and QuantizeLinear."""
-        parts = [
-            ("x_scale", self.x_scale),
-            ("x_zero", np.uint8(ZERO)),
-            ("w", self.weight),
-            ("w_scale", self.w_scale),
-            ("w_zero", np.zeros(self.w_scale.shape, "int8")),
-            ("b", self.bias),
-            ("b_scale", self.per_channel.astype("float32")),
-            ("b_zero", np.zeros(self.bias.shape, "int32")),
-            ("y_scale", self.y_scale),
-            ("y_zero", np.uint8(0)),
-        ]
+        parts = {
+            "x_scale": self.x_scale,
+            "x_zero": np.uint8(ZERO),
+            "w": self.weight,
+            "w_scale": self.w_scale,
+            "w_zero": np.zeros(self.w_scale.shape, "int8"),
+            "b": self.bias,
+            "b_scale": self.per_channel.astype("float32"),
+            "b_zero": np.zeros(self.bias.shape, "int32"),
+            "y_scale": self.y_scale,
+            "y_zero": np.uint8(0),
+        }
         node = helper.make_node
         axis = 1 if self.transposed else 0
         nodes = [
@@ -105,7 +105,7 @@ class Layer:
             *self._layer("x", "wf", "bf", "r"),
             node("QuantizeLinear", ["r", "y_scale", "y_zero"], ["result"]),
         ]
-        return self._model(nodes, parts, TensorProto.UINT8)
+        return model_of(nodes, parts, self._shapes, "uint8")
 
     def fractions(self) -> bytes:
         """Return the same layer in float32."""
@@ -114,31 +114,14 @@ class Layer:
         weight = self.weight.astype("float32") * self.w_scale.reshape(along)
         bias = (self.bias * self.per_channel).astype("float32")
         nodes = self._layer("data", "w", "b", "result")
-        return self._model(nodes, [("w", weight), ("b", bias)], TensorProto.FLOAT)
+        return model_of(nodes, {"w": weight, "b": bias}, self._shapes, "float32")
 
-    def _layer(self, x: str, w: str, b: str, result: str) -> list[onnx.NodeProto]:
-        attributes = attributes_of(self.case.geometry_of(self.case.op), self.case.op)
-        operator = "ConvTranspose" if self.transposed else "Conv"
-        return [
-            helper.make_node(operator, [x, w, b], ["sums"], **attributes),
-            helper.make_node("Relu", ["sums"], [result]),
-        ]
+    def _layer(self, x: str, w: str, b: str, result: str) -> list[NodeProto]:
+        layer = node_of(self.case, self.case.op, [x, w, b], "sums")
+        return [layer, helper.make_node("Relu", ["sums"], [result])]
 
-    def _model(
-        self, nodes: list[onnx.NodeProto], parts: list[tuple[str, np.ndarray]], dtype: int
-    ) -> bytes:
+    @property
+    def _shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The shapes of the data and of the result."""
         data, result = (self.case.shape(role) for role in ("yx" if self.transposed else "xy"))
-        graph = helper.make_graph(
-            nodes,
-            "bench",
-            [helper.make_tensor_value_info("data", dtype, list(data))],
-            [helper.make_tensor_value_info("result", dtype, list(result))],
-            [numpy_helper.from_array(np.asarray(value), name) for name, value in parts],
-        )
-        opset = [helper.make_opsetid("", _OPSET)]
-        made = helper.make_model(graph, opset_imports=opset, ir_version=_IR_VERSION)
-        return made.SerializeToString()
-
-
-ZERO = 128
-"""The zero point of the data."""
+        return data, result

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Code that the benchmarks of whole models share: command line, loop over models, header, plot."""
+"""Benchmarks of whole models: command line, loop over models, header, plot."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from statistics import geometric_mean
 from typing import Any
 
 from .environment import LARGE_MALLOC, commit, processor_name, today
+from .output import INK, picture, write_json
 
 LINEAR = 10
 """Ratio beyond which a plot's axis is logarithmic."""
@@ -31,6 +32,14 @@ def parser(documentation: str) -> argparse.ArgumentParser:
     made.add_argument("--plot", type=Path, help="draw the ratios there")
     made.add_argument("--worker", metavar="ENGINE", help=argparse.SUPPRESS)
     return made
+
+
+def command(
+    script: str, threads: int, engine: str, name: str, *more: str, python: str = sys.executable
+) -> list[str]:
+    """Return the command of a worker: a script that prepares a model for an engine."""
+    made = [python, "-W", "ignore", script, "--worker", engine, "--only", name]
+    return [*made, "--threads", str(threads), *more]
 
 
 def use_threads(threads: int) -> None:
@@ -51,6 +60,7 @@ def run(
     packages: Iterable[str] = ("torch", "apache-tvm"),
     groups: Iterable[str] = ("",),
     others: Mapping[str, str] | None = None,
+    files: Mapping[str, Path] | None = None,
 ) -> int:
     """Do what the command line asks for, and return the exit status.
 
@@ -68,6 +78,8 @@ def run(
         Ends of the names of rows whose means are printed together.
     others : mapping, optional
         Labels of engines that are drawn too, but are no baselines.
+    files : mapping, optional
+        As :func:`measure_all` has them; the picture of such a file is beside it.
     """
     known = list(models)
     if given.list:
@@ -76,11 +88,13 @@ def run(
     if unknown := set(given.only or ()) - set(known):
         print(f"--only: {', '.join(sorted(unknown))} must be of --list", file=sys.stderr)
         return 2
-    rows = measure_all(given.only or known, measure, given, labels, packages)
+    written = measure_all(given.only or known, measure, given, labels, packages, files)
+    rows = written[given.json]
     for group in groups:
         show_means(group, {name: row for name, row in rows.items() if name.endswith(group)})
-    if given.plot:
-        plot(rows, {**labels, **(others or {})}, what, given.plot)
+    for path, drawn in written.items() if given.plot else ():
+        place = given.plot if path == given.json else path.with_suffix(given.plot.suffix)
+        plot(drawn, {**labels, **(others or {})}, what, place)
     return 0
 
 
@@ -90,7 +104,8 @@ def measure_all(
     given: argparse.Namespace,
     baselines: Iterable[str],
     packages: Iterable[str],
-) -> dict[str, Row]:
+    files: Mapping[str, Path] | None = None,
+) -> dict[Path | None, dict[str, Row]]:
     """Measure models, print a line for each row, and write all rows after each model.
 
     Parameters
@@ -101,23 +116,26 @@ def measure_all(
         Engines that ours is compared with.
     packages : iterable of str
         Distributions whose versions the file states.
+    files : mapping, optional
+        Files of rows, by name, that do not belong to ``--json``.
 
     Returns
     -------
     dict
-        Rows by name, those of an earlier run on the same processor included.
+        Rows by name, those of an earlier run on the same processor included, for each file.
     """
     head = header(given.threads, packages)
-    rows = _earlier_rows(given.json, head["cpu"])
+    paths = {given.json, *(files or {}).values()}
+    written = {path: _earlier_rows(path, head["cpu"]) for path in paths}
     for name in names:
         for row_name, row in measure(name).items():
             row["ratios"] = ratios(row["ms"], baselines)
+            rows = written[(files or {}).get(row_name, given.json)]
             rows[row_name] = {**row, "date": head["date"], "commit": head["commit"]}
             print(line(row_name, row), flush=True)
-        if given.json:
-            given.json.parent.mkdir(parents=True, exist_ok=True)
-            given.json.write_text(json.dumps({**head, "rows": rows}, indent=1) + "\n")
-    return rows
+        for path, rows in written.items():
+            write_json(path, {**head, "rows": rows})
+    return written
 
 
 def header(threads: int, packages: Iterable[str]) -> dict[str, Any]:
@@ -162,27 +180,21 @@ def plot(rows: Mapping[str, Row], labels: Mapping[str, str], what: str, path: Pa
     what : str
         What took the time, for the axis.
     """
-    import matplotlib as mpl
-
-    mpl.use("svg" if path.suffix == ".svg" else "agg")
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, (0.2 + 0.15 * len(labels)) * len(rows) + 1.2), layout="constrained")
-    axes = figure.subplots()
-    height = 0.8 / len(labels)
-    for number, (engine, label) in enumerate(labels.items()):
-        bars = [place + (number - (len(labels) - 1) / 2) * height for place in range(len(rows))]
-        found = [row["ms"].get(engine, 0) / row["ms"]["ours"] for row in rows.values()]
-        axes.barh(bars, found, height, label=label)
-    axes.set_yticks(range(len(rows)), list(rows))
-    axes.invert_yaxis()
-    axes.axvline(1, color="#444444", linewidth=1)
-    axes.set_xlabel(f"{what}, over ours")
-    if max(row["ratios"]["best"] for row in rows.values()) > LINEAR:
-        axes.set_xscale("log")
-    axes.legend()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    labels = {e: text for e, text in labels.items() if any(e in row["ms"] for row in rows.values())}
+    with picture(path, 8, (0.2 + 0.15 * len(labels)) * len(rows) + 1.2) as figure:
+        axes = figure.subplots()
+        height = 0.8 / len(labels)
+        for number, (engine, label) in enumerate(labels.items()):
+            bars = [place + (number - (len(labels) - 1) / 2) * height for place in range(len(rows))]
+            found = [row["ms"].get(engine, 0) / row["ms"]["ours"] for row in rows.values()]
+            axes.barh(bars, found, height, label=label)
+        axes.set_yticks(range(len(rows)), list(rows))
+        axes.invert_yaxis()
+        axes.axvline(1, color=INK, linewidth=1)
+        axes.set_xlabel(f"{what}, over ours")
+        if max(row["ratios"]["best"] for row in rows.values()) > LINEAR:
+            axes.set_xscale("log")
+        axes.legend()
 
 
 def _earlier_rows(path: Path | None, cpu: str) -> dict[str, Row]:

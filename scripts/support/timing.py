@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -101,23 +101,32 @@ def _settle(run: Callable[[], Any], expected: float) -> None:
         run()
 
 
-def in_blocks(
-    runs: Sequence[Callable[[], Any]], blocks: int, seconds: float, pause: float
-) -> list[float]:
-    """Return the median of each of `runs` in milliseconds, by blocks in turns.
+def block(run: Callable[[], Any], seconds: float) -> list[float]:
+    """Return the milliseconds of the calls of a block, at least two.
 
-    In the pauses between blocks the threads of one fall asleep, before another's run.
+    A first call is not counted: it wakes threads and fills caches.
     """
-    times: list[list[float]] = [[] for _ in runs]
-    for _ in range(blocks):
-        for run, taken in zip(runs, times):
+    run()
+    taken: list[float] = []
+    until = time.perf_counter() + seconds
+    while len(taken) < 2 or time.perf_counter() < until:
+        taken.append(1e3 * timed(run)[1])
+    return taken
+
+
+def in_turns(
+    blocks: Mapping[str, Callable[[], list[float]]], count: int, pause: float
+) -> dict[str, float]:
+    """Return the median of the calls of each in milliseconds, by so many blocks in turns.
+
+    In the pause before a block, threads that spin after a call fall asleep.
+    """
+    times: dict[str, list[float]] = {name: [] for name in blocks}
+    for _ in range(count):
+        for name, calls in blocks.items():
             time.sleep(pause)
-            run()
-            block, count = time.perf_counter(), 0
-            while count < 2 or time.perf_counter() - block < seconds:
-                taken.append(1e3 * timed(run)[1])
-                count += 1
-    return [median(taken) for taken in times]
+            times[name] += calls()
+    return {name: median(taken) for name, taken in times.items()}
 
 
 class Neighbours:

@@ -13,12 +13,11 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
-from statistics import median
-from typing import Any
+from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple
 
-from .timing import timed
+from . import timing
 
 BLOCKS, BLOCK, PAUSE = 7, 0.4, 0.2
 """Blocks of calls, seconds of one, and seconds before each."""
@@ -80,7 +79,8 @@ class Worker:
 
     def finish(self) -> list[float]:
         """Return the milliseconds of each call of the block that was started."""
-        return self._answer()
+        found: list[float] = self._answer()
+        return found
 
     def block(self, seconds: float = BLOCK) -> list[float]:
         """Return the milliseconds of each call of a block."""
@@ -98,14 +98,47 @@ class Worker:
         raise WorkerError(errors[-1][:300] if errors else "it ended without a word")
 
 
+class Started(NamedTuple):
+    """Workers by engine, why others failed, and what the first process of each told."""
+
+    workers: dict[str, Worker]
+    failed: dict[str, str]
+    cold: dict[str, dict[str, Any]]
+
+
+def started(
+    stack: ExitStack,
+    commands: Mapping[str, Sequence[str]],
+    environment: Mapping[str, str] | None = None,
+    required: Container[str] = ("ours",),
+    twice: bool = False,
+) -> Started:
+    """Start a worker for each engine, which ends with `stack`.
+
+    Parameters
+    ----------
+    required : container of str
+        Engines whose failure is raised.
+    twice : bool
+        Start and end a process of each before, which fills caches of compiled code.
+    """
+    found = Started({}, {}, {})
+    for engine, command in commands.items():
+        try:
+            if twice:
+                with Worker(command, environment) as first:
+                    found.cold[engine] = first.ready
+            found.workers[engine] = stack.enter_context(Worker(command, environment))
+        except WorkerError as error:
+            if engine in required:
+                raise
+            found.failed[engine] = str(error)
+    return found
+
+
 def in_turns(workers: Mapping[str, Worker]) -> dict[str, float]:
     """Return the median of the calls of each worker in milliseconds, by blocks in turns."""
-    times: dict[str, list[float]] = {name: [] for name in workers}
-    for _ in range(BLOCKS):
-        for name, worker in workers.items():
-            time.sleep(PAUSE)
-            times[name] += worker.block()
-    return {name: median(taken) for name, taken in times.items()}
+    return timing.in_turns({n: worker.block for n, worker in workers.items()}, BLOCKS, PAUSE)
 
 
 def empty_caches(folder: str) -> dict[str, str]:
@@ -114,17 +147,10 @@ def empty_caches(folder: str) -> dict[str, str]:
 
 
 def serve(run: Callable[[], Any], ready: Mapping[str, Any]) -> None:
-    """Tell that a call is prepared, then make a block of calls for each line that is read.
-
-    The first call of a block is not counted: it wakes threads and fills caches.
-    """
+    """Tell that a call is prepared, then make a block of calls for each line that is read."""
     _tell(ready)
     for line in sys.stdin:
-        run()
-        taken, until = [], time.perf_counter() + float(line)
-        while len(taken) < 2 or time.perf_counter() < until:
-            taken.append(1e3 * timed(run)[1])
-        _tell(taken)
+        _tell(timing.block(run, float(line)))
 
 
 def _tell(answer: Any) -> None:

@@ -28,6 +28,7 @@ from tvm.relax.frontend.torch import from_exported_program
 
 import relax_ext
 
+from .. import by_relax
 from .catalog import Entry
 from .weights import draw
 
@@ -204,9 +205,8 @@ def _take(
             executable = tvm.compile(module, target, relax_pipeline=passes)
             machine = relax.VirtualMachine(executable, tvm.cpu())  # LLVM runs here
         with stage("run", ran.seconds):
-            tensors = [tvm.runtime.from_dlpack(x.contiguous()) for x in inputs]
-            results = machine["main"](*tensors)
-            ran.results = [torch.from_dlpack(result).clone() for result in results]
+            tensors = [by_relax.array(x.contiguous()) for x in inputs]
+            ran.results = by_relax.results(machine["main"](*tensors))
         if repeat:
             ran.ms = _median_ms(lambda: machine["main"](*tensors), repeat)
     except StageError as failed:
