@@ -165,7 +165,7 @@ def by_file(given: Any, module: Any, batch: Any, mode: str, sizes: str) -> Calla
         axes = {name: {0: "n0"} for name in axes}
     folder = tempfile.TemporaryDirectory()
     file = Path(folder.name, "model.onnx")
-    names = {"input_names": list(axes), "dynamic_axes": axes}
+    names: dict[str, Any] = {"input_names": list(axes), "dynamic_axes": axes}
     torch.onnx.export(module, tuple(batch), str(file), dynamo=False, opset_version=17, **names)
 
     @cache

@@ -38,9 +38,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "python"))  # a checkout that
 from support.arguments import count
 from support.environment import commit
 from support.gpu.model_bundle import CPU, RUNTIME, Bundle, Model, add_all
-from support.gpu.record import Record, write
+from support.gpu.record import Record
 from support.gpu.session import arch_of, header, torch_of_cuda
 from support.gpu.workers import TaskError, Workers
+from support.output import write_json
 
 TASK_SECONDS = 120.0
 """Maximum seconds of a row, which ``torch.compile`` needs."""
@@ -143,7 +144,7 @@ def run(given: argparse.Namespace) -> int:
             record.add("rows", row)
             print(row["key"], row["ms"], row["error"], row["note"], file=sys.stderr, flush=True)
         runner.close()
-    write(given.json, record.found)
+    write_json(given.json, record.found)
     print(said := text(record.found))
     if given.json:
         given.json.with_suffix(".md").write_text(said)

@@ -44,7 +44,7 @@ def main() -> int:
     os.environ |= {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0", "TVM_BIND_THREADS": "0"}
     from support.steps import header
 
-    cases = cases_of(options)
+    cases = cases_of(made, options)
     for case in cases:
         if case.geometry.pad_before != case.geometry.pad_after:
             padding = case.geometry.padding
@@ -84,7 +84,7 @@ def measured(case: Any, baselines: list[str], threads: int) -> dict[str, Any]:
             elif name == "onnxruntime":
                 runs[name], _ = onnx_models.by_onnxruntime(model, data, threads)
             else:
-                runs[name], _ = onnx_models.by_openvino(model, [data], threads)
+                runs[name], _ = onnx_models.by_openvino(model, [data], threads, precision="")
         except Exception as error:
             reasons[name] = str(error).split("\n")[0]
     blocks = {name: partial(block, run, BLOCK) for name, run in runs.items()}

@@ -244,13 +244,14 @@ def by_tvm(model: Model, threads: int) -> tuple[Callable[[], Any], Callable[[], 
     """Return a run by ``relax_ext.pipeline``, and what profiles it."""
     import tvm
     from tvm import relax
+    from tvm.relax.frontend.torch import from_exported_program
 
     import relax_ext
     from relax_ext.cli.instrument import KernelNames
     from support.zoo import stages
 
     target = relax_ext.host_target(num_cores=threads)
-    module = stages.from_exported_program(stages.export(model.module, model.inputs))
+    module = from_exported_program(stages.export(model.module, model.inputs))
     kernels = KernelNames(target)
     executable = tvm.compile(module, target, relax_pipeline=kernels.pipeline)
     machine = relax.VirtualMachine(executable, tvm.cpu())

@@ -195,7 +195,7 @@ def compiled(engine: str, module: Any, mode: str) -> Any:
     if engine == "eager":
         return module
     if engine == "inductor":
-        options = {"freezing": True} if mode == "inference" else None
+        options: Any = {"freezing": True} if mode == "inference" else None
         return torch.compile(module, dynamic=False, options=options)
     import relax_ext.torch  # noqa: F401 (registers the backend)
 

@@ -17,7 +17,6 @@ compile; 2 when the command or a tool is wrong.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from itertools import chain
@@ -29,6 +28,7 @@ from support.environment import commit, today
 from support.gpu import toolchain
 from support.gpu_static import ceilings, static, tables
 from support.gpu_static.shapes import ARCHS
+from support.output import write_json
 from topi_ext.cuda.registry import KERNELS
 
 
@@ -94,10 +94,8 @@ def main() -> int:
     }
     rows, failed = collect(given)
     cells = tables.cells(header, rows, [arch for arch in given.shown if arch in given.archs])
-    for path, content in ((given.json, {"header": header, "rows": rows}), (given.figures, cells)):
-        if path:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(content, indent=1) + "\n")
+    write_json(given.json, {"header": header, "rows": rows})
+    write_json(given.figures, cells)
     print(static_of(cells))
     for line in failed:
         print(f"cuda_report: {line}", file=sys.stderr)

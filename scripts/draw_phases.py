@@ -28,7 +28,7 @@ INK, FAINT, FAINTER, GREY, PAPER = "#222222", "#b8b8b8", "#e2e2e2", "#f0f0f0", "
 DARK = ("#0072b2", "#d55e00", "#00855f", "#8e4b80")
 PALE = ("#cfe5f3", "#fbdcc6", "#c9ebdf", "#ecd5e5")
 
-STYLE = {
+STYLE: dict[Any, Any] = {
     "svg.hashsalt": "tvm-conv-ext",
     "font.family": "DejaVu Sans",
     "font.size": 10,
@@ -221,10 +221,10 @@ def operators_picture() -> Any:
     for color, (name, (a, b, result, right, down)) in zip(DARK, sides.items()):
         ends = list(zip(corners[a], corners[b]))
         ax.plot(*ends, color=color, lw=2, zorder=0)
-        middle = [sum(pair) / 2 for pair in ends]
-        tip = [m + 0.86 * (c - m) for m, c in zip(middle, corners[result])]
+        middle = sum(ends[0]) / 2, sum(ends[1]) / 2
+        x, y = (m + 0.86 * (c - m) for m, c in zip(middle, corners[result]))
         arrow = dict(arrowstyle="-|>", color=color, lw=1.2, linestyle=(0, (3, 2)), shrinkA=0)
-        ax.annotate("", tip, middle, arrowprops=arrow)
+        ax.annotate("", (x, y), middle, arrowprops=arrow)
         at = middle[0] + right, middle[1] + down
         write(ax, *at, name, color, size=11, family="DejaVu Sans Mono")
     for name, at in corners.items():

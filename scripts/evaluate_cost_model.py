@@ -20,10 +20,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
-from support.arguments import DTYPES, count
-from support.cases import CASES, KINDS, read_cases
+from support.arguments import DTYPES, cases_of, count, of_several_files
+from support.cases import CASES, KINDS
 from support.environment import prepare
 
 
@@ -37,17 +36,7 @@ def kinds(text: str) -> tuple[str, ...]:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    made = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    both = [CASES / "bench.json", CASES / "bench_conv.json"]
-    made.add_argument(
-        "--cases",
-        type=Path,
-        nargs="+",
-        default=both,
-        metavar="FILE",
-        help="lists of convolutions; both benchmarks if absent",
-    )
-    made.add_argument("--only", nargs="+", metavar="NAME", help="only these cases")
+    made = of_several_files(__doc__, [CASES / "bench.json", CASES / "bench_conv.json"])
     made.add_argument(
         "--kinds",
         type=kinds,
@@ -56,7 +45,6 @@ def parser() -> argparse.ArgumentParser:
         help="what to compute of each; all if absent",
     )
     made.add_argument("--dtype", choices=DTYPES, default="float32", help="default: float32")
-    made.add_argument("--threads", type=count, default=2, metavar="N", help="default: 2")
     made.add_argument(
         "--within",
         type=float,
@@ -79,8 +67,6 @@ def parser() -> argparse.ArgumentParser:
         metavar="S",
         help="seconds of timed runs of each plan (default: %(default)g)",
     )
-    made.add_argument("--json", type=Path, metavar="OUT", help="write all estimates and times here")
-    made.add_argument("--plot", type=Path, metavar="OUT.png", help="draw them here")
     return made
 
 
@@ -88,15 +74,7 @@ def main() -> int:
     """Rate what the command line asks for."""
     made = parser()
     given = made.parse_args()
-    try:
-        cases = [case for file in given.cases for case in read_cases(file)]
-    except (OSError, ValueError) as error:
-        made.error(f"--cases: {error}")
-    if given.only:
-        missing = sorted(set(given.only) - {case.name for case in cases})
-        if missing:
-            made.error(f"--only {' '.join(missing)}: in none of the files")
-        cases = [case for case in cases if case.name in given.only]
+    cases = cases_of(made, given)
     prepare(given.threads)  # TVM and torch read the environment when they are imported
     from support.rating import run
 

@@ -21,6 +21,7 @@ from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 from figures import MEASURED, MODES, WHAT
+from support.output import picture
 from support.tables import digits, table
 
 BASELINES = ("eager", "compile", "inductor", "onnxruntime", "openvino", "stock")
@@ -88,27 +89,21 @@ def figures(folder: Path, name: str) -> Iterator[Figure]:
 
 def plot(found: list[Figure], path: Path) -> None:
     """Draw a line for each benchmark and processor, over the commits of its versions."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
     in_order = sorted(found, key=lambda one: one.time)
     labels = list(dict.fromkeys(f"{one.date}\n{one.commit}" for one in in_order))
-    for what, cpu in dict.fromkeys((one.what, one.cpu) for one in in_order):
-        line = [one for one in in_order if (one.what, one.cpu) == (what, cpu)]
-        at = [labels.index(f"{one.date}\n{one.commit}") for one in line]
-        means = [one.mean for one in line]
-        axes.plot(at, means, marker="o", label=f"{what.replace('`', '')}; {cpu}")
-    axes.set_xticks(range(len(labels)), labels)
-    axes.set_yscale("log", base=2)
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.set_ylabel("best baseline / ours")
-    axes.axhline(1, color="grey", linestyle="--")
-    figure.legend(loc="outside upper left", fontsize="small")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    with picture(path, 8, 5) as figure:
+        axes = figure.subplots()
+        for what, cpu in dict.fromkeys((one.what, one.cpu) for one in in_order):
+            line = [one for one in in_order if (one.what, one.cpu) == (what, cpu)]
+            at = [labels.index(f"{one.date}\n{one.commit}") for one in line]
+            means = [one.mean for one in line]
+            axes.plot(at, means, marker="o", label=f"{what.replace('`', '')}; {cpu}")
+        axes.set_xticks(range(len(labels)), labels)
+        axes.set_yscale("log", base=2)
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.set_ylabel("best baseline / ours")
+        axes.axhline(1, color="grey", linestyle="--")
+        figure.legend(loc="outside upper left", fontsize="small")
 
 
 def main() -> None:

@@ -16,7 +16,8 @@ trained       float64, with the gradients of all floats
 Cases run in worker processes with a time limit each.  Results are appended to a file of JSON
 lines; cases that it contains are not run again.  A case is ``compiled`` if nothing of it stays in
 PyTorch, else ``partly``; ``incorrect``, ``error``, ``crash`` and ``timeout`` are faults, and make
-the exit status 1; ``skipped`` says why there is nothing to compare.
+the exit status 1; ``skipped`` says why there is nothing to compare.  ``--page`` takes results over
+into docs/measured/operator_database.json, and makes docs/reference/pytorch-operators.md of it.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree as pytree
+
+from support.tables import table
 
 DTYPES = ("float32", "float16", "bfloat16", "int64", "uint8", "bool")
 FORMS = ("strided", "expanded", "channels last", "dynamic", "trained")
@@ -117,10 +120,9 @@ def samples_of(case: Case) -> list[Sample]:
     found = [Sample(entry, s) for s in entry.sample_inputs("cpu", dtype, requires_grad=trains)]
     found = [s for s in found if all(map(_is_plain, s.tensors))]
     first = [s.tensors[0] if s.tensors else torch.zeros(1) for s in found]
-    special = [
-        next((s for s, tensor in zip(found, first) if holds(tensor)), None)
-        for holds in (lambda t: not t.dim(), lambda t: not t.numel())
-    ]
+    bare = [(s for s, tensor in zip(found, first) if not tensor.dim())]
+    bare.append(s for s, tensor in zip(found, first) if not tensor.numel())
+    special = [next(some, None) for some in bare]
     others = [s for s, tensor in zip(found, first) if tensor.dim() and tensor.numel()]
     drawn = random.Random(case.key).sample(others, min(len(others), SAMPLES - 2))
     return [sample for sample in (*drawn, *special) if sample is not None]
@@ -155,7 +157,7 @@ def run(case: Case) -> dict[str, Any]:
         if not all(map(_is_plain, twice[0])):
             why = "results are complex or sparse"
             continue
-        if any(not _close(*pair, 1e-3) for pair in zip(*twice)):
+        if any(not _close(one, other, 1e-3) for one, other in zip(*twice)):
             why = "random, or not initialized"
             continue
         taken.append(sample)
@@ -278,9 +280,15 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=Path("out/operator_database.jsonl"))
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", default="", help="part of the keys of cases that are run, again")
+    parser.add_argument("--page", action="store_true", help="write the page of these results only")
     given = parser.parse_args()
     given.results.parent.mkdir(parents=True, exist_ok=True)
     rows = read(given.results)
+    if given.page:
+        if rows:
+            MEASURED.write_text(json.dumps(summary(rows), indent=0) + "\n")
+        PAGE.write_text(page(json.loads(MEASURED.read_text())))
+        return 0
     todo = [c for c in cases() if (given.only in c.key if given.only else c.key not in rows)]
     print(f"{len(todo)} cases; {len(rows)} are in {given.results}", flush=True)
     local, lock = threading.local(), threading.Lock()
@@ -313,6 +321,73 @@ def read(path: Path) -> dict[str, dict[str, Any]]:
     """Return the rows of a file of results by case, the last one of each."""
     lines = path.read_text().splitlines() if path.exists() else []
     return {row["case"]: row for row in map(json.loads, lines)}
+
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = DOCS / "reference" / "pytorch-operators.md"
+MEASURED = DOCS / "measured" / "operator_database.json"
+HEAD = """# PyTorch's operators by torch.compile
+
+What [`torch.compile(model, backend="tvm_conv")`](../how-to/torch-compile.md) does with operators of
+PyTorch's test database, each with a matrix product beside it. Operators that are not compiled run
+in PyTorch, between compiled parts.
+
+    make fuzz
+    python scripts/operator_database.py --page
+
+Of {count} cases of an operator, a dtype and a form, {counts}. The forms are listed in
+`scripts/operator_database.py`; this page has those that were run last: {forms}.
+"""
+
+
+def summary(rows: dict[str, Any]) -> dict[str, Any]:
+    """Return what is kept of results: statuses of forms, and reasons, by operator."""
+    kept: dict[str, Any] = {}
+    for row in rows.values():
+        form = row["case"].removeprefix(row["name"]).strip()
+        entry = kept.setdefault(row["name"], {"statuses": {}, "in_pytorch": {}})
+        entry["statuses"][form] = row["status"]
+        entry["in_pytorch"] |= row.get("in_pytorch", {})
+    return dict(sorted(kept.items()))
+
+
+def page(kept: dict[str, Any]) -> str:
+    """Return the text of the page."""
+    statuses = [status for entry in kept.values() for status in entry["statuses"].values()]
+    forms = dict.fromkeys(form for entry in kept.values() for form in entry["statuses"])
+    counts = ", ".join(f"{count} are {status}" for status, count in Counter(statuses).most_common())
+    lines = [HEAD.format(count=len(statuses), counts=counts, forms=", ".join(forms))]
+    groups: dict[str, list[str]] = {"compiled": [], "partly": [], "skipped": [], "faults": []}
+    for name, entry in kept.items():
+        found = set(entry["statuses"].values())
+        if found & set(FAULTS):
+            groups["faults"].append(name)
+        elif "partly" in found:
+            groups["partly"].append(name)
+        else:
+            groups["compiled" if "compiled" in found else "skipped"].append(name)
+    lines += [f"## Compiled ({len(groups['compiled'])})", "", _names(groups["compiled"]), ""]
+    lines += [f"## Not compiled, or in part ({len(groups['partly'])})", ""]
+    cells = []
+    for name in groups["partly"]:
+        reasons = kept[name]["in_pytorch"].items()
+        left = "; ".join(f"`{one.removeprefix('aten.')}`: {_cell(why)}" for one, why in reasons)
+        cells.append((f"`{name}`", left or "all"))
+    lines += [table(("operator", "stays in PyTorch"), cells)]
+    lines += ["", f"## Not compared ({len(groups['skipped'])})", ""]
+    lines += ["Random, complex, sparse, or without samples of these dtypes."]
+    lines += ["", _names(groups["skipped"]), ""]
+    if groups["faults"]:
+        lines += [f"## Faults ({len(groups['faults'])})", "", _names(groups["faults"]), ""]
+    return "\n".join(lines)
+
+
+def _names(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
 
 
 if __name__ == "__main__":

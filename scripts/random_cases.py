@@ -103,7 +103,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=60)
     arguments = parser.parse_args()
-    chance, cases = random.Random(arguments.seed), []
+    chance = random.Random(arguments.seed)
+    cases: list[dict[str, Any]] = []
     while len(cases) < arguments.count:
         case = drawn(chance, arguments.op)
         if is_measured(case):

@@ -16,7 +16,6 @@ failed.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from pathlib import Path
@@ -31,6 +30,7 @@ from rich.progress import Progress, TextColumn
 from rich.table import Table
 
 from support import real_models_page as page
+from support.output import write_json
 from support.zoo import catalog, stages
 
 PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "real-models.md"
@@ -117,10 +117,8 @@ def _check_all(entries: list[catalog.Entry], options: Any, target: Any) -> list[
 
 def _write(path: Path, rows: list[stages.Row], target: str) -> None:
     """Write the rows so far, because a run of all models takes long."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    report = {"versions": catalog.versions(), "target": target}
-    report["rows"] = [row.as_json() for row in rows]
-    path.write_text(json.dumps(report, indent=1) + "\n")
+    made = [row.as_json() for row in rows]
+    write_json(path, {"versions": catalog.versions(), "target": target, "rows": made})
 
 
 def _table(rows: list[stages.Row], ways: tuple[str, ...]) -> Table:

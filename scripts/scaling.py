@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from support.arguments import Options, count
 from support.cases import KINDS, Case, case_of
 from support.environment import prepare
+from support.output import picture, write_json
 
 BASE = {"n": 4, "channels": 64, "size": 32, "kernel": 4}
 """A transposed convolution with stride 2, as decoders have them."""
@@ -33,6 +33,18 @@ AXES = {
     "kernel": (1, 2, 3, 4, 5, 6, 7, 8, 9),
 }
 """Values of one at a time, the others as in `BASE`."""
+
+_LABELS = {
+    "n": "batch",
+    "channels": "channels in and out",
+    "size": "image side",
+    "kernel": "kernel side",
+}
+_LINES = {
+    "torch_ms": {"label": "PyTorch", "color": "#b8c0cc", "marker": "o"},
+    "ours_ms": {"label": "ours", "color": "#0a7d74", "marker": "o"},
+    "floor_ms": {"label": "floor: peak or copy", "color": "#444444", "linestyle": ":"},
+}
 
 CLIFF = 1.5
 """A step is a cliff where time grows by this factor more than the work does."""
@@ -67,16 +79,12 @@ def main() -> int:
     given = parser.parse_args()
     prepare(given.threads)
     rows = measured(given.threads, given.time_budget)
-    given.json.parent.mkdir(parents=True, exist_ok=True)
     steps = cliffs(rows)
-    given.json.write_text(json.dumps({"rows": rows, "cliffs": steps}, indent=1) + "\n")
-    from support.scaling_plot import draw
-
+    write_json(given.json, {"rows": rows, "cliffs": steps})
     draw(rows, given.plot)
     for step in steps:
-        print(
-            f"{step['kind']}: {step['from']} to {step['to']}: {step['factor']:.2f} times the work"
-        )
+        how = f"{step['factor']:.2f} times the work"
+        print(f"{step['kind']}: {step['from']} to {step['to']}: {how}")
     print(f"{len(rows)} points, {len(steps)} steps above {CLIFF} times the work; {given.plot}")
     return int(any(row["incorrect"] for row in rows))
 
@@ -120,15 +128,35 @@ def cliffs(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         work = after["floor_ms"] / before["floor_ms"]
         factor = after["ours_ms"] / before["ours_ms"] / max(work, 1.0)
         if factor > CLIFF:
-            found.append(
-                {
-                    "kind": after["kind"],
-                    "from": before["name"],
-                    "to": after["name"],
-                    "factor": factor,
-                }
-            )
+            names = {"from": before["name"], "to": after["name"]}
+            found.append({"kind": after["kind"], **names, "factor": factor})
     return found
+
+
+def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draw milliseconds over each axis on logarithmic axes, one row of panels per kind."""
+    kinds = list(dict.fromkeys(row["kind"] for row in rows))
+    axes = list(dict.fromkeys(row["axis"] for row in rows))
+    with picture(path, 2.6 * len(axes), 2.3 * len(kinds) + 0.5, font=8) as figure:
+        panels = figure.subplots(len(kinds), len(axes), squeeze=False, sharex="col")
+        for kind, line in zip(kinds, panels):
+            for axis, panel in zip(axes, line):
+                points = [row for row in rows if (row["kind"], row["axis"]) == (kind, axis)]
+                values = [row["value"] for row in points]
+                for key, style in _LINES.items():
+                    times = [row[key] for row in points]
+                    panel.plot(values, times, markersize=2.5, linewidth=1, **style)
+                panel.set_xscale("log", base=2)
+                panel.set_yscale("log")
+                for scale in (panel.xaxis, panel.yaxis):
+                    scale.set_major_formatter(lambda value, _: f"{value:g}")
+                panel.grid(color="#eeeeee", linewidth=0.6)
+                panel.spines[["top", "right"]].set_visible(False)
+                if kind == kinds[-1]:
+                    panel.set_xlabel(_LABELS[axis])
+            line[0].set_ylabel(f"{kind}\nms")
+        legend = panels[0, 0].get_legend_handles_labels()
+        figure.legend(*legend, loc="outside upper right", ncols=3, frameon=False)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ its multiply-adds a cycle: the estimate is incorrect then, and a measurement has
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -25,8 +24,9 @@ from relax_ext.tune import MOST
 from support.arguments import cases_of, of_several_files
 from support.cases import Case
 from support.environment import prepare, processor_name
-from topi_ext import backend
+from support.output import INK, picture, write_json
 from topi_ext.backend import Work
+from topi_ext.cpu.backend import CpuBackend
 from topi_ext.cpu.machine import CpuMachine
 from topi_ext.cpu.plan.window import Plan
 from topi_ext.cpu.registry import KERNELS
@@ -41,9 +41,10 @@ LAYOUTS = {1: "NCW OIW", 2: "NCHW OIHW", 3: "NCDHW OIDHW"}
 
 def main() -> int:
     """Measure the cases that were asked for."""
-    options = of_several_files(__doc__).parse_args()
+    made = of_several_files(__doc__)
+    options = made.parse_args()
     prepare(options.threads)
-    cases = cases_of(options)
+    cases = cases_of(made, options)
     target = relax_ext.host_target(num_cores=options.threads)
     rows = []
     for number, case in enumerate(cases, 1):
@@ -57,9 +58,7 @@ def main() -> int:
         f"machine stated incorrectly: {means['misstated']:.3f}, and measured {means['healed']:.3f}"
     )
     report = {"cpu": processor_name(), "threads": options.threads, **means, "rows": rows}
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
+    write_json(options.json, report)
     if options.plot:
         draw(report, options.plot)
     return 0
@@ -72,7 +71,8 @@ def misstated(machine: CpuMachine) -> CpuMachine:
 
 def measured(case: Case, target: Any) -> dict[str, Any]:
     """One case: how many times as fast as by the estimate a plan is."""
-    found = backend.of_target(target)
+    found = CpuBackend.of(target)
+    assert found is not None
     g = case.geometry_of(case.op)
     data, weight = LAYOUTS[g.rank].split()
     layouts = Layouts(data, weight, data)
@@ -108,20 +108,16 @@ def line(row: dict[str, Any]) -> str:
 
 def draw(report: dict[str, Any], path: Path) -> None:
     """A dot for each case and kind, in the order of gains."""
-    from matplotlib.figure import Figure
-
     rows = sorted(report["rows"], key=lambda row: row["misstated"])
-    figure = Figure(figsize=(8, 4), layout="constrained")
-    panel = figure.subplots()
-    for key, colour in (("misstated", "#e09f3e"), ("healed", "#5aa469"), ("gain", "#2a6f97")):
-        panel.plot([row[key] for row in rows], "o", markersize=3, color=colour, label=key)
-    panel.axhline(1, color="#222222", linewidth=0.8)
-    panel.set_ylabel("times as fast as by the estimate")
-    panel.set_xlabel("cases")
-    panel.legend(frameon=False)
-    panel.set_title(f"{report['cpu']}, threads {report['threads']}", loc="left", fontsize=9)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    with picture(path, 8, 4) as figure:
+        panel = figure.subplots()
+        for key, colour in (("misstated", "#e09f3e"), ("healed", "#5aa469"), ("gain", "#2a6f97")):
+            panel.plot([row[key] for row in rows], "o", markersize=3, color=colour, label=key)
+        panel.axhline(1, color=INK, linewidth=0.8)
+        panel.set_ylabel("times as fast as by the estimate")
+        panel.set_xlabel("cases")
+        panel.legend(frameon=False)
+        panel.set_title(f"{report['cpu']}, threads {report['threads']}", loc="left", fontsize=9)
 
 
 if __name__ == "__main__":

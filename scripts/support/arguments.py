@@ -90,18 +90,10 @@ def parse(argv: Sequence[str] | None = None) -> Options:
         if missing:
             parser.error(f"--only {','.join(missing)}: not in {given.cases}")
         cases = [case for case in cases if case.name in given.only]
-    return Options(
-        cases=cases,
-        source=given.cases.name,
-        ir=given.ir,
-        kinds=KINDS if given.kind == "all" else (given.kind,),
-        baselines=given.baselines,
-        threads=given.threads,
-        dtype=given.dtype,
-        time_budget=given.time_budget,
-        json=given.json,
-        plot=given.plot,
-    )
+    kinds = KINDS if given.kind == "all" else (given.kind,)
+    same = ("ir", "baselines", "threads", "dtype", "time_budget", "json", "plot")
+    rest = {name: getattr(given, name) for name in same}
+    return Options(cases=cases, source=given.cases.name, kinds=kinds, **rest)
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -116,18 +108,31 @@ def count(text: str) -> int:
     return value
 
 
-def of_several_files(doc: str) -> argparse.ArgumentParser:
+def of_several_files(doc: str, default: Sequence[Path] = ()) -> argparse.ArgumentParser:
     """Return the command line of a program that measures cases of several files."""
     made = argparse.ArgumentParser(description=doc.split("\n")[0])
-    made.add_argument("--cases", type=Path, nargs="+", required=True, help="files of convolutions")
+    made.add_argument(
+        "--cases",
+        type=Path,
+        nargs="+",
+        default=default,
+        required=not default,
+        metavar="FILE",
+        help=f"lists of convolutions (default: {' '.join(one.name for one in default) or 'none'})",
+    )
     made.add_argument("--only", nargs="+", metavar="NAME", help="only these cases")
-    made.add_argument("--threads", type=count, default=2, help="default: %(default)s")
-    made.add_argument("--json", type=Path, help="write all there")
-    made.add_argument("--plot", type=Path, help="draw the ratios there")
+    made.add_argument("--threads", type=count, default=2, metavar="N", help="default: %(default)s")
+    made.add_argument("--json", type=Path, metavar="OUT", help="write all there")
+    made.add_argument("--plot", type=Path, metavar="OUT.png", help="draw it there")
     return made
 
 
-def cases_of(options: argparse.Namespace) -> list[Case]:
-    """Return the cases that such a command line asks for."""
-    found = [case for path in options.cases for case in read_cases(path)]
-    return [case for case in found if not options.only or case.name in options.only]
+def cases_of(made: argparse.ArgumentParser, given: argparse.Namespace) -> list[Case]:
+    """Return the cases that such a command line asks for; one line and exit status 2 for others."""
+    try:
+        found = [case for path in given.cases for case in read_cases(path)]
+    except (OSError, ValueError) as error:
+        made.error(f"--cases: {error}")
+    if missing := sorted(set(given.only or ()) - {case.name for case in found}):
+        made.error(f"--only {' '.join(missing)}: in none of the files")
+    return [case for case in found if not given.only or case.name in given.only]

@@ -119,7 +119,7 @@ def _inductor(case: Case, kind: str, weight: Tensor, data: Tensor, threads: int)
 
 def _compiled(module: torch.nn.Module, data: Tensor, tuned: bool) -> Callable[[], Any]:
     torch._dynamo.reset()  # else one module recompiles for every case, and gives up at the eighth
-    options = {"freezing": True, "max_autotune": tuned, "compile_threads": 1}
+    options: Any = {"freezing": True, "max_autotune": tuned, "compile_threads": 1}
     # Freezing asks for no_grad; a tensor of inference_mode would be another kind of input.
     with torch.inference_mode(False), torch.no_grad():
         forward = torch.compile(module, dynamic=False, options=options)

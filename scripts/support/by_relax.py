@@ -45,7 +45,7 @@ class Built:
 
 def as_torch(result: Any) -> Tensor:
     """Return the result of a bound call, as a tensor of its own."""
-    return torch.from_dlpack(result).clone()
+    return torch.utils.dlpack.from_dlpack(result).clone()
 
 
 def results(found: Any) -> list[Tensor]:
@@ -91,9 +91,9 @@ def build_prepacked(case: Case, kind: str, dtype: str, target: Any, weight: Tens
     """
     if kind == "conv_weight_grad":
         raise UnavailableError("a weight gradient has no weight to pack")
-    data = _parameters(case, OPERANDS[kind][0], dtype)
+    (data,) = _parameters(case, OPERANDS[kind][0], dtype)
     constant = relax.const(tvm.runtime.from_dlpack(weight.clone()))
-    module = _module(data, lambda _: _call(case, kind, *data, constant))
+    module = _module([data], lambda _: _call(case, kind, data, constant))
     return _build(OPERANDS[kind][0], module, target, relax_pipeline=relax_ext.pipeline(target))
 
 
@@ -133,7 +133,7 @@ def forward(case: Case, kind: str, dtype: str, sized: Case | None = None) -> Any
 
 def _call(case: Case, kind: str, first: Any, second: Any) -> Any:
     g = case.geometry if kind == "conv_transpose" else case.as_conv()
-    window = {
+    window: dict[str, Any] = {
         "strides": list(g.stride),
         "padding": list(g.padding),
         "dilation": list(g.dilation),
@@ -169,7 +169,7 @@ def _of_any_size(case: Case, kind: str) -> Case:
     g = case.as_conv()
     size = tuple(tir.Var(f"size{axis}", "int64") for axis in range(g.rank))
     if kind == "conv_transpose":
-        sizes = {"y_size": size}
+        sizes: Any = {"y_size": size}
     else:
         y = tuple(conv_size(*axis) for axis in zip(size, *g.window))
         sizes = {"x_size": size, "y_size": y}

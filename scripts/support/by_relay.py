@@ -49,7 +49,7 @@ class Built:
 
 def as_torch(result: Any) -> Tensor:
     """Return the result of a bound call, as a tensor of its own."""
-    return torch.from_dlpack(result).clone()
+    return torch.utils.dlpack.from_dlpack(result).clone()
 
 
 def array(tensor: Tensor) -> Any:

@@ -11,6 +11,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -27,7 +28,7 @@ class TorchByDefault:
 
     def __enter__(self) -> TorchByDefault:
         environment = {k: v for k, v in os.environ.items() if k != "GLIBC_TUNABLES"}
-        self._process = subprocess.Popen(
+        self._process: Any = subprocess.Popen(
             [sys.executable, "-m", __spec__.name, str(self.threads), str(self.budget)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

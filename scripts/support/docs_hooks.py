@@ -7,9 +7,9 @@ Roles of docstrings, as in ``:func:`stock` ``, become code.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -32,12 +32,8 @@ def help_of(package: str) -> str:
             from topi_ext.deploy.command import parser as emit_parser
 
             return emit_parser().format_help()
-        spec = importlib.util.spec_from_file_location(
-            f"{package}_usage", PYTHON / package / "usage.py"
-        )
-        usage = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(usage)
-        return parser(usage.USAGE).format_help()
+        usage = runpy.run_path(str(PYTHON / package / "usage.py"))["USAGE"]
+        return parser(usage).format_help()
     finally:
         sys.path.remove(str(PYTHON))
         if columns is None:

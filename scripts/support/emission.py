@@ -117,7 +117,7 @@ def _conv(
         size = tuple(compat.tir.Var(f"size{axis}", "int64") for axis in range(g.rank))
         g = case.as_conv()
         y = tuple(conv_size(*axis) for axis in zip(size, *g.window))
-        sizes = {"y_size": size} if kind == "conv_transpose" else {"x_size": size, "y_size": y}
+        sizes: Any = {"y_size": size} if kind == "conv_transpose" else {"x_size": size, "y_size": y}
         sized = replace(case, n=compat.tir.Var("n", "int64"), geometry=replace(g, **sizes))
         g = sized.geometry
     layouts = Layouts.canonical(g.rank)

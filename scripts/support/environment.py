@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Collection
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ def is_malloc_set() -> bool:
 
 
 def describe(
-    target: Any, features: frozenset[str], threads: int, tvm: dict[str, str]
+    target: Any, features: Collection[str], threads: int, tvm: dict[str, str]
 ) -> dict[str, Any]:
     """Return the header of a report: when, by which commit, processor, threads, versions, load."""
     wide = ("amx-bf16", "avx512bf16", "avx512f", "avx2", "fma", "neon", "sve")
@@ -62,6 +63,15 @@ def describe(
             **{name: importlib.metadata.version(name) for name in _PACKAGES},
         },
     }
+
+
+def host_features(target: Any) -> tuple[frozenset[str], int]:
+    """Return the CPU features and threads of an llvm target."""
+    from topi_ext.compat import llvm_features
+
+    found = llvm_features(target)
+    assert found is not None
+    return found
 
 
 def today() -> str:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .output import write_json
+
 Row = dict[str, Any]
 """Results of a model; ``right`` among them."""
 
@@ -47,8 +49,7 @@ def run(
     for number, name in enumerate(names, 1):
         rows[name] = judged(models[name], given)
         print(f"{number} of {len(names)}: {name}: {line(rows[name])}", flush=True)
-        if given.json:
-            given.json.write_text(json.dumps(rows, indent=1) + "\n")
+        write_json(given.json, rows)
     right = sum(rows[name]["right"] for name in names)
     print(f"{right} of {len(names)} are right")
     return 0

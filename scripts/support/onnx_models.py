@@ -50,7 +50,7 @@ def node_of(case: Case, kind: str, operands: Sequence[str], result: str) -> Node
     from onnx import helper
 
     g: Geometry = case.geometry_of(kind)
-    attributes = {
+    attributes: dict[str, Any] = {
         "kernel_shape": list(g.kernel),
         "strides": list(g.stride),
         "pads": list(g.padding),
@@ -73,12 +73,12 @@ def model_of(
     from onnx import helper, numpy_helper
 
     element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    ends = (
-        [helper.make_tensor_value_info(name, element, list(shape))]
+    first, last = (
+        helper.make_tensor_value_info(name, element, list(shape))
         for name, shape in zip(("data", "result"), shapes)
     )
     values = [numpy_helper.from_array(np.asarray(one), name) for name, one in constants.items()]
-    graph = helper.make_graph(list(nodes), "bench", *ends, values)
+    graph = helper.make_graph(list(nodes), "bench", [first], [last], values)
     opset = [helper.make_opsetid("", _OPSET)]
     made = helper.make_model(graph, opset_imports=opset, ir_version=_IR_VERSION)
     return bytes(made.SerializeToString())
@@ -97,8 +97,8 @@ def session(source: Source, threads: int, *, alone: bool) -> Any:
     options.log_severity_level = 4
     if not alone:
         options.add_session_config_entry("session.force_spinning_stop", "1")
-    source = str(source) if isinstance(source, Path) else source
-    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    model = str(source) if isinstance(source, Path) else source
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def by_onnxruntime(source: bytes, data: np.ndarray, threads: int) -> tuple[Run, Read]:
@@ -115,27 +115,29 @@ def by_onnxruntime(source: bytes, data: np.ndarray, threads: int) -> tuple[Run, 
     return lambda: made.run_with_iobinding(binding), lambda: written.numpy().copy()
 
 
-def compiled(source: Source, threads: int, **more: Any) -> Any:
+def compiled(source: Source, threads: int, precision: str = "f32") -> Any:
     """Return a compiled model of OpenVINO."""
     import openvino
 
-    settings = {
+    settings: dict[str, Any] = {
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": 1,
-        "INFERENCE_PRECISION_HINT": "f32",  # or a processor with AMX rounds operands to bfloat16
         "ENABLE_CPU_PINNING": False,  # pinned workers would share their cores with others'
         "INFERENCE_NUM_THREADS": threads,
-        **more,
     }
+    if precision:  # or a processor with AMX rounds operands to bfloat16
+        settings["INFERENCE_PRECISION_HINT"] = precision
     core = openvino.Core()
     return core.compile_model(core.read_model(source), "CPU", settings)
 
 
-def by_openvino(source: Source, inputs: Sequence[np.ndarray], threads: int) -> tuple[Run, Read]:
+def by_openvino(
+    source: Source, inputs: Sequence[np.ndarray], threads: int, precision: str = "f32"
+) -> tuple[Run, Read]:
     """Return an inference on operands that the request shares, and what reads its first result."""
     import openvino
 
-    request = compiled(source, threads).create_infer_request()
+    request = compiled(source, threads, precision).create_infer_request()
     for number, data in enumerate(inputs):
         request.set_input_tensor(number, openvino.Tensor(data, shared_memory=True))
     return (

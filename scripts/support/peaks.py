@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 
-from topi_ext.compat import llvm_features
 from topi_ext.cpu import emit
 from topi_ext.cpu.emit import ATTRIBUTES
 from topi_ext.cpu.machine import CpuMachine
 from topi_ext.spec.dtypes import byte_width
+
+from .environment import host_features
 
 _SUMS = 12
 """Enough independent sums for the latency of a multiply-add, few enough for any register file."""
@@ -42,7 +43,7 @@ class Peaks:
 
 def measure(engine: Any, target: Any, threads: int) -> Peaks:
     """Return the best of several tries of both."""
-    machine = CpuMachine.of_features(*llvm_features(target))
+    machine = CpuMachine.of_features(*host_features(target))
     lanes = machine.vector_bytes // byte_width("float32")
     run = engine.kernel(_multiply_adds(threads, lanes), target)
     factors, sums = torch.ones(2 * lanes), torch.zeros(threads * _SUMS * lanes)

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
+from .output import FAINT, INK, picture
 
 _BASELINES = {
     "stock": ("stock TVM", "#b8c0cc"),
@@ -28,25 +27,17 @@ def draw(rows: Sequence[dict[str, Any]], header: dict[str, Any], path: Path) -> 
     baselines = [name for name in _BASELINES if any(row.get(f"ratio_{name}") for row in rows)]
     by_kind = {kind: [row for row in rows if row["kind"] == kind] for kind in kinds}
     sizes = [len(found) + 2 for found in by_kind.values()]
-    mpl.rcParams["font.size"] = 9
-    figure = Figure(
-        figsize=(8, _PER_BAR * max(2, len(baselines)) * sum(sizes) + 1.2), layout="constrained"
-    )
-    panels = figure.subplots(len(kinds), 1, squeeze=False, sharex=True, height_ratios=sizes)[:, 0]
-    for panel, (kind, found) in zip(panels, by_kind.items()):
-        _panel(panel, kind, found, baselines)
-    panels[-1].set_xlabel("times as fast: baseline / ours, more is better")
-    figure.legend(
-        *panels[0].get_legend_handles_labels(), loc="outside upper right", ncols=3, frameon=False
-    )
-    figure.suptitle(
-        f"{rows[0]['dtype']}, threads {header['threads']}, {header['cpu']}",
-        x=0.01,
-        ha="left",
-        fontsize=9,
-    )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    height = _PER_BAR * max(2, len(baselines)) * sum(sizes) + 1.2
+    with picture(path, 8, height) as figure:
+        grid = figure.subplots(len(kinds), 1, squeeze=False, sharex=True, height_ratios=sizes)
+        panels = grid[:, 0]
+        for panel, (kind, found) in zip(panels, by_kind.items()):
+            _panel(panel, kind, found, baselines)
+        panels[-1].set_xlabel("times as fast: baseline / ours, more is better")
+        legend = panels[0].get_legend_handles_labels()
+        figure.legend(*legend, loc="outside upper right", ncols=3, frameon=False)
+        title = f"{rows[0]['dtype']}, threads {header['threads']}, {header['cpu']}"
+        figure.suptitle(title, x=0.01, ha="left", fontsize=9)
 
 
 def _panel(panel: Any, kind: str, rows: list[dict[str, Any]], baselines: list[str]) -> None:
@@ -62,13 +53,13 @@ def _panel(panel: Any, kind: str, rows: list[dict[str, Any]], baselines: list[st
         shown = [_times(row.get(f"ratio_{baseline}")) for row in rows]
         panel.bar_label(bars, shown, padding=3, fontsize=7, color="#444444")
     panel.set_xscale("log")
-    panel.axvline(1, color="#222222", linewidth=0.8)
+    panel.axvline(1, color=INK, linewidth=0.8)
     panel.set_yticks(range(len(rows)), [row["name"] for row in rows])
     panel.set_ylim(len(rows) - 0.4, -0.6)
     panel.set_title(kind, loc="left", fontweight="bold", fontsize=10)
     panel.margins(x=0.12)
     panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}×")
-    panel.grid(axis="x", color="#e6e6e6", linewidth=0.6)
+    panel.grid(axis="x", color=FAINT, linewidth=0.6)
     panel.set_axisbelow(True)
     panel.tick_params(axis="y", length=0)
     panel.tick_params(axis="x", labelbottom=True)

@@ -50,7 +50,7 @@ class Layer:
         data = rng.integers(0, 255, case.shape("y" if transposed else "x"), "uint8", endpoint=True)
         terms = case.terms(case.op)
         channels = case.geometry.c if transposed else case.geometry.k
-        scales = rng.uniform(0.005, 0.01, weight.shape[1 if transposed else 0]).astype("float32")
+        scales = rng.uniform(0.005, 0.01, [weight.shape[1 if transposed else 0]]).astype("float32")
         bias = rng.integers(-999, 999, channels).astype("int32")
         y_scale = np.float32(0.02 * 0.0075 * 73 * 37 * terms**0.5 / 64)
         return cls(case, data, weight, bias, np.float32(0.02), scales, y_scale)

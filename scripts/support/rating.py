@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import geometric_mean
 from typing import Any, NamedTuple
 
@@ -17,15 +15,16 @@ import torch
 
 from support import by_relax, by_torch, report
 from support.cases import Case
-from support.environment import describe
-from support.measure import allowed, finite, one_line, relative_error
+from support.environment import describe, host_features
+from support.errors import allowed, finite, relative_error
+from support.output import write_json
 from support.timing import ROUNDS, Neighbours, interleaved, timed
-from topi_ext.compat import llvm_features
 from topi_ext.cpu.backend import CpuBackend
 from topi_ext.cpu.machine import CpuMachine
 from topi_ext.cpu.plan.window import Plan
 from topi_ext.cpu.registry import KERNELS
 from topi_ext.cpu.select.choose import candidates, choose
+from topi_ext.notices import one_line
 from topi_ext.spec.conv import OPERANDS, RESULT, Convolution
 from topi_ext.spec.layout import Layouts
 
@@ -125,7 +124,9 @@ class Rater:
     def __init__(self, target: Any, dtype: str, within: float, most: int, budget: float) -> None:
         self.target, self.dtype, self.budget = target, dtype, budget
         self.within, self.most = within, most
-        self.backend = CpuBackend.of(target)
+        found = CpuBackend.of(target)
+        assert found is not None
+        self.backend = found
 
     def rate(self, case: Case, kind: str) -> dict[str, Any]:
         """Return a row: `regret`, and for every rated plan its estimate and its milliseconds."""
@@ -154,7 +155,8 @@ class Rater:
                 plans[-1]["note"] = one_line(failure)
                 continue
             runs[number], error = run, relative_error(out, want)
-            plans[-1] |= {"error": finite(error), "incorrect": not error <= tolerance}
+            right = error is not None and error <= tolerance
+            plans[-1] |= {"error": finite(error), "incorrect": not right}
         with Neighbours() as neighbours:
             for number, times in interleaved(runs, first, self.budget).items():
                 plans[number] |= {"ms": times.ms, "best_ms": times.best_ms}
@@ -251,7 +253,7 @@ def run(cases: Sequence[Case], given: Any) -> int:
             bar.update(task, description=f"{kind} {case.name}")
             rows.append(rater.rate(case, kind))
             head["left_out"] = [f"{one.name} {kind}" for one, kind in shapes[len(rows) :]]
-            _write(given.json, head, rows)
+            write_json(given.json, {"header": head, "rows": rows, "summary": summarize(rows)})
             bar.advance(task)
     show(head, rows)
     if given.plot and rows:
@@ -287,7 +289,7 @@ def show(head: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _header(given: Any, target: Any, machine: CpuMachine) -> dict[str, Any]:
-    features, _ = llvm_features(target)
+    features, _ = host_features(target)
     return {
         **describe(target, features, given.threads, by_relax.VERSIONS),
         "features": sorted(features),
@@ -299,12 +301,3 @@ def _header(given: Any, target: Any, machine: CpuMachine) -> dict[str, Any]:
         f"medians; the chosen plan and the {FINALISTS} fastest again, {FINAL_ROUNDS} times as "
         "long: regret is of these; error: max |ours - exact| / max |exact|",
     }
-
-
-def _write(path: Path | None, head: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
-    """Write what there is so far."""
-    if path is None:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    found = {"header": head, "rows": rows, "summary": summarize(rows)}
-    path.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n")

@@ -8,11 +8,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from topi_ext.cpu.registry import KERNELS
 from topi_ext.spec.conv import OPERANDS
+
+from .output import INK, picture
 
 _HUES = (
     "#0a7d74", "#e07a1f", "#2a6f97", "#b23a48", "#6a4c93", "#7a9e2e",
@@ -29,26 +30,30 @@ def draw(rows: Sequence[dict[str, Any]], header: dict[str, Any], path: Path) -> 
     The line is where all would lie if cycles were exact: at the median clock of the points.
     """
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
-    mpl.rcParams["font.size"] = 9
-    figure = Figure(figsize=(3.6 * len(kinds) + 0.4, 4.2), layout="constrained")
-    panels = figure.subplots(1, len(kinds), squeeze=False)[0]
-    for panel, kind in zip(panels, kinds):
-        plans = [one for row in rows if row["kind"] == kind for one in row["plans"] if one["ms"]]
-        _panel(panel, kind, plans)
-    panels[0].set_ylabel("measured, ms")
-    used = {one["kernel"] for row in rows for one in row["plans"] if one["ms"]}
-    marks = [
-        mpl.lines.Line2D([], [], linestyle="", marker="o", color=colour, label=name)
-        for name, colour in _COLOURS.items()
-        if name in used
-    ]
-    ring = {"markerfacecolor": "none", "color": "#222222", "markersize": 8}
-    marks.append(mpl.lines.Line2D([], [], linestyle="", marker="o", label="chosen", **ring))
-    figure.legend(handles=marks, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
-    title = f"{rows[0]['dtype']}, threads {header['threads']}, {header['cpu']}, {header['date']}"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=9)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    with picture(path, 3.6 * len(kinds) + 0.4, 4.2) as figure:
+        panels = figure.subplots(1, len(kinds), squeeze=False)[0]
+        for panel, kind in zip(panels, kinds):
+            of_kind = [row for row in rows if row["kind"] == kind]
+            _panel(panel, kind, [one for row in of_kind for one in row["plans"] if one["ms"]])
+        panels[0].set_ylabel("measured, ms")
+        used = {one["kernel"] for row in rows for one in row["plans"] if one["ms"]}
+        dot: dict[str, Any] = {"linestyle": "", "marker": "o"}
+        marks = [
+            Line2D([], [], color=colour, label=name, **dot)
+            for name, colour in _COLOURS.items()
+            if name in used
+        ]
+        ring: dict[str, Any] = {"markerfacecolor": "none", "color": INK, "markersize": 8}
+        marks.append(Line2D([], [], label="chosen", **dot, **ring))
+        legend: dict[str, Any] = {
+            "loc": "outside lower center",
+            "ncols": 4,
+            "frameon": False,
+            "fontsize": 8,
+        }
+        figure.legend(handles=marks, **legend)
+        where = f"threads {header['threads']}, {header['cpu']}, {header['date']}"
+        figure.suptitle(f"{rows[0]['dtype']}, {where}", x=0.01, ha="left", fontsize=9)
 
 
 def _panel(panel: Any, kind: str, plans: Sequence[dict[str, Any]]) -> None:
@@ -58,7 +63,7 @@ def _panel(panel: Any, kind: str, plans: Sequence[dict[str, Any]]) -> None:
         panel.scatter(*at, s=9, color=_COLOURS.get(name), linewidths=0, alpha=0.8)
     chosen = [one for one in plans if one["chosen"]]
     at = [[one[key] for one in chosen] for key in ("cycles", "ms")]
-    panel.scatter(*at, s=34, facecolors="none", edgecolors="#222222", linewidths=0.7)
+    panel.scatter(*at, s=34, facecolors="none", edgecolors=INK, linewidths=0.7)
     if plans:
         per_cycle = median(one["ms"] / one["cycles"] for one in plans)
         ends = [pick(one["cycles"] for one in plans) for pick in (min, max)]

@@ -3,22 +3,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import ExitStack
 from typing import Any
 
 import torch
 
-from topi_ext.compat import llvm_features
-
 from . import report
 from .arguments import Options
 from .baselines import require
 from .default_malloc import TorchByDefault
 from .engines import engine
-from .environment import describe, is_malloc_set
+from .environment import describe, host_features, is_malloc_set
 from .measure import Bench, measure
+from .output import write_json
 from .peaks import Peaks
 from .peaks import measure as measure_peaks
 from .summary import summarize
@@ -72,7 +70,7 @@ def run(options: Options) -> int:
 
 
 def _header(options: Options, tvm: Any, target: Any, peaks: Peaks) -> dict[str, Any]:
-    features, _ = llvm_features(target)
+    features, _ = host_features(target)
     return {
         **describe(target, features, options.threads, tvm.VERSIONS),
         "ir": tvm.NAME,
@@ -86,8 +84,5 @@ def _header(options: Options, tvm: Any, target: Any, peaks: Peaks) -> dict[str, 
 
 def _write(options: Options, header: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     """Write what there is so far: a long run that is stopped has not run for nothing."""
-    if options.json is None:
-        return
-    options.json.parent.mkdir(parents=True, exist_ok=True)
     found = {"header": header, "rows": rows, "summary": summarize(rows)}
-    options.json.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n")
+    write_json(options.json, found)

@@ -92,9 +92,10 @@ def run(
     rows = written[given.json]
     for group in groups:
         show_means(group, {name: row for name, row in rows.items() if name.endswith(group)})
-    for path, drawn in written.items() if given.plot else ():
-        place = given.plot if path == given.json else path.with_suffix(given.plot.suffix)
-        plot(drawn, {**labels, **(others or {})}, what, place)
+    if given.plot:
+        more = {path: path.with_suffix(given.plot.suffix) for path in (files or {}).values()}
+        for path, place in {given.json: given.plot, **more}.items():
+            plot(written[path], {**labels, **(others or {})}, what, place)
     return 0
 
 

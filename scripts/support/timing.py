@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
+Name = TypeVar("Name", str, int)
 ROUNDS = 10
 # glibc gives memory that it has mapped once to a new aligned allocation after about eight calls.
 _WARM_CALLS = 10
@@ -56,8 +57,8 @@ def timed(run: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def interleaved(
-    runs: Mapping[str, Callable[[], Any]], first: Mapping[str, float], budget: float
-) -> dict[str, Times]:
+    runs: Mapping[Name, Callable[[], Any]], first: Mapping[Name, float], budget: float
+) -> dict[Name, Times]:
     """Time `runs` in turns, so that what else happens on the machine meets all alike.
 
     Parameters

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-import compiled_models_page
+import compiled_models
 import modules_page
 from helpers.documents import DOCS, ROOT, blocks
 
@@ -149,8 +149,8 @@ def test_every_page_is_on_the_site() -> None:
 
 
 def test_the_page_of_compiled_models_is_made_of_its_rows() -> None:
-    rows = json.loads(compiled_models_page.MEASURED.read_text())
-    assert compiled_models_page.PAGE.read_text() == compiled_models_page.page(rows)
+    rows = json.loads(compiled_models.MEASURED.read_text())
+    assert compiled_models.PAGE.read_text() == compiled_models.page(rows)
 
 
 def test_the_page_of_modules_is_what_they_say() -> None:

@@ -92,7 +92,7 @@ class Device:
             module, inputs = copy.deepcopy(module), list(inputs)
             order = tensors.LAST[inputs[0].ndim - 2]
             inputs[0] = inputs[0].to(memory_format=order)
-            module.to(memory_format=order)
+            _in_order(module, order)
         if engine.endswith("_graph"):
             return captured(module, inputs)
         return lambda: module(*inputs)
@@ -157,7 +157,14 @@ def rank_of(error: float | None) -> float:
 
 def placed(result: Any) -> Tensor:
     """Return a copy of a result of an engine as PyTorch's tensor."""
-    return (result if isinstance(result, Tensor) else torch.from_dlpack(result)).clone()
+    return (
+        result if isinstance(result, Tensor) else torch.utils.dlpack.from_dlpack(result)
+    ).clone()
+
+
+def _in_order(module: Any, order: torch.memory_format) -> None:
+    """Let weights have their axes in an order, for which PyTorch's types have no call."""
+    module.to(memory_format=order)
 
 
 def captured(module: nn.Module, inputs: list[Tensor]) -> Run:

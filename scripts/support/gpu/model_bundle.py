@@ -67,8 +67,8 @@ class Bundle:
             self.header: dict[str, Any] = json.loads(about.read_text())
         except OSError as error:
             raise ValueError(f"{folder} is no bundle of models: {error}") from error
-        for name in SAME if header else ():
-            if self.header[name] != header[name]:
+        for name in SAME if header is not None else ():
+            if header is not None and self.header[name] != header[name]:
                 raise ValueError(
                     f"--prepare: {folder} has models of {name} {self.header[name]}, not "
                     f"{header[name]}: remove it"

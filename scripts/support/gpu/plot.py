@@ -7,11 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-
-mpl.use("Agg")
-
-from matplotlib.figure import Figure
+from ..output import INK, picture
 
 _COLOURS = {"conv_transpose": "#2a6f97", "conv": "#c06c2b", "conv_weight_grad": "#5b8c5a"}
 
@@ -19,16 +15,14 @@ _COLOURS = {"conv_transpose": "#2a6f97", "conv": "#c06c2b", "conv_weight_grad": 
 def draw(rows: Sequence[dict[str, Any]], header: dict[str, Any], path: Path) -> None:
     """Draw a panel for each dtype and layout, rows from slowest to fastest against cuDNN."""
     formats = list(dict.fromkeys((row["dtype"], row["channels"]) for row in rows))
-    figure = Figure(figsize=(11, 2.6 * max(1, len(formats)) + 0.8), layout="constrained")
-    panels = figure.subplots(max(1, len(formats)), 2, squeeze=False)
-    for (left, right), (dtype, channels) in zip(panels, formats):
-        found = [row for row in rows if (row["dtype"], row["channels"]) == (dtype, channels)]
-        _ratios(left, found, f"{dtype}, channels {channels}")
-        _shares(right, found)
-    panels[0][0].legend(frameon=False, fontsize=8)
-    figure.suptitle(f"{header['device']}, {header['date']}, {header['commit']}", fontsize=9)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    with picture(path, 11, 2.6 * max(1, len(formats)) + 0.8) as figure:
+        panels = figure.subplots(max(1, len(formats)), 2, squeeze=False)
+        for (left, right), (dtype, channels) in zip(panels, formats):
+            found = [row for row in rows if (row["dtype"], row["channels"]) == (dtype, channels)]
+            _ratios(left, found, f"{dtype}, channels {channels}")
+            _shares(right, found)
+        panels[0][0].legend(frameon=False, fontsize=8)
+        figure.suptitle(f"{header['device']}, {header['date']}, {header['commit']}", fontsize=9)
 
 
 def _ratios(panel: Any, rows: list[dict[str, Any]], title: str) -> None:
@@ -39,7 +33,7 @@ def _ratios(panel: Any, rows: list[dict[str, Any]], title: str) -> None:
         if values:
             places = [(number + 0.5) / len(values) for number in range(len(values))]
             panel.plot(places, values, ".-", color=colour, label=kind, linewidth=1, markersize=3)
-    panel.axhline(1, color="#222222", linewidth=0.8)
+    panel.axhline(1, color=INK, linewidth=0.8)
     panel.set_yscale("log")
     panel.yaxis.set_major_formatter(lambda value, _: f"{value:g}×")
     panel.set_title(f"{title}: cuDNN / ours, more is better", loc="left", fontsize=9)

@@ -65,10 +65,3 @@ class Record:
             else:
                 found[kind].append(row)
         return found
-
-
-def write(path: Path | None, found: Found) -> None:
-    """Write the results of a run."""
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n")

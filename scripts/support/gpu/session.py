@@ -16,9 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from support.environment import commit, today
-
-from .record import Record, write
+from ..environment import commit, today
+from ..output import write_json
+from .record import Record
 from .requests import TELLING, Request, makers, smoke
 from .workers import InProcess, Row, Runner, TaskError, Workers
 
@@ -282,7 +282,7 @@ def finish(found: dict[str, Any], json_path: Path | None, plot: Path | None) -> 
 
     checks = [*found["checks"], *found.get("through_tvm", [])]
     found["summary"] = summarize(found["rows"], checks)
-    write(json_path, found)
+    write_json(json_path, found)
     said = text(found["header"], found["summary"], found["rows"])
     print(said)
     if json_path is not None:

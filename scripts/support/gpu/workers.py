@@ -154,12 +154,12 @@ def _serve(connection: Any, open_device: Callable[[], Device]) -> None:
             task, arguments = connection.recv()
         except (EOFError, OSError):
             return
-        row, failure = {}, ""
+        row, reason = {}, ""
         try:
             row = runner.result(task, *arguments)
         except TaskError as error:
-            failure = str(error)
+            reason = str(error)
         is_broken = device.is_broken()
-        connection.send((row, failure, is_broken))
+        connection.send((row, reason, is_broken))
         if is_broken:
             return

@@ -304,7 +304,7 @@ class Threads(Values):
                 width = element * int(lanes[1]) if lanes else wide
                 verb = "store" if "store" in text else "load"
                 where = None if place is None else place * element
-                noted = lambda: self._note("global", verb, where, width, text)  # noqa: E731, B023
+                noted = partial(self._note, "global", verb, where, width, text)
                 if isinstance(guard, np.ndarray):
                     self._under(guard.astype(bool), noted)
                 elif guard is None or guard:

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from support.gpu.layouts import layouts_of, stored_shape
 from topi_ext import compat
@@ -177,17 +177,24 @@ def chosen(shape: AnyShape, kind: str, machine: GpuMachine) -> Plan | None:
         return None
 
 
-def tiles(kernel: Kernel, machine: GpuMachine) -> Iterator[tuple[AnyShape, str, Plan]]:
+def tiles(kernel: Kernel[GpuMachine], machine: GpuMachine) -> Iterator[tuple[AnyShape, str, Plan]]:
     """Yield each tile of a kernel's table, with the depth and the number of shares that are
     estimated to be the fastest for the kernel's largest shape.
     """
     shape, kind = _representative(kernel, machine)
     best: dict[str, tuple[float, Plan]] = {}
-    for time, plan in kernel.candidates(shape.problem(kind), machine):
+    for time, plan in candidates_of(kernel, shape.problem(kind), machine):
         tile = _tile(plan)
         best[tile] = min(best.get(tile, (time, plan)), (time, plan), key=lambda one: one[0])
     for _, plan in sorted(best.values(), key=lambda one: one[0]):
         yield shape, kind, plan
+
+
+def candidates_of(
+    kernel: Kernel[GpuMachine], problem: Any, machine: GpuMachine
+) -> Iterable[tuple[float, Any]]:
+    """Return the plans of a kernel with their estimates; none of one that only runs others."""
+    return kernel.candidates(problem, machine) if kernel.candidates else ()
 
 
 def _tile(plan: Plan) -> str:
@@ -195,7 +202,7 @@ def _tile(plan: Plan) -> str:
     return re.sub(r"(depth|splits|parts|turns)=\d+", "", str(plan))
 
 
-def _representative(kernel: Kernel, machine: GpuMachine) -> tuple[AnyShape, str]:
+def _representative(kernel: Kernel[GpuMachine], machine: GpuMachine) -> tuple[AnyShape, str]:
     """Return a shape and a kind for which a kernel has plans; one for which it is chosen if there
     is.
     """
@@ -203,7 +210,8 @@ def _representative(kernel: Kernel, machine: GpuMachine) -> tuple[AnyShape, str]
         (shape, kind)
         for shape, kind in spots()
         if kind in kernel.kinds
-        and any(True for _ in kernel.candidates(shape.problem(kind), machine))
+        and any(True for _ in candidates_of(kernel, shape.problem(kind), machine))
     ]
-    taken = [one for one in serves if KERNELS.of_plan(chosen(*one, machine)) is kernel]
+    plans = [(one, chosen(*one, machine)) for one in serves]
+    taken = [one for one, plan in plans if plan and KERNELS.of_plan(plan) is kernel]
     return (taken or serves)[0]

@@ -181,7 +181,8 @@ def _mix(code: Code) -> Row:
 
 
 def _stated(spot: Spot) -> Row:
-    stated = spot.plan.footprint(spot.shape.problem(spot.kind))
+    problem: Any = spot.shape.problem(spot.kind)
+    stated = spot.plan.footprint(problem)
     return {
         "stated_registers": stated and stated.registers,
         "stated_shared": stated and stated.shared,

@@ -33,8 +33,8 @@ class Attention(nn.Module):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Return the result, of the shape of the query."""
-        scaled = (one * scale for one, scale in zip((query, key, value), self.scales))
-        return F.scaled_dot_product_attention(*scaled, is_causal=self.causal)
+        q, k, v = (one * scale for one, scale in zip((query, key, value), self.scales))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
 
 
 def attention(

@@ -18,8 +18,8 @@ MODELS = Catalogue()
 def dcgan_generator(width: int, batch: int) -> Trainable:
     """Radford et al., 2015, for images of 32x32."""
 
-    def up(ins: int, outs: int, *how: int) -> Iterator[nn.Module]:
-        yield nn.ConvTranspose2d(ins, outs, *how, bias=False)
+    def up(ins: int, outs: int, kernel: int, stride: int, padding: int) -> Iterator[nn.Module]:
+        yield nn.ConvTranspose2d(ins, outs, kernel, stride, padding, bias=False)
         yield from (nn.BatchNorm2d(outs), nn.ReLU(True))
 
     net = nn.Sequential(
@@ -162,7 +162,7 @@ class HifiGan(nn.Module):
         x = self.first(x)
         for up, block in zip(self.ups, self.blocks):
             x = up(F.leaky_relu(x, 0.1))
-            for layer in block:
+            for layer in block.children():
                 x = x + layer(F.leaky_relu(x, 0.1))
         return torch.tanh(self.last(F.leaky_relu(x)))
 

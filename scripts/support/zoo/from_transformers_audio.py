@@ -42,7 +42,7 @@ def fast_speech_2() -> Made:
     return hf.FastSpeech2ConformerHifiGan(config), (torch.randn(1, 4, 80),)
 
 
-def _vits() -> nn.Module:
+def _vits() -> Any:
     config = hf.VitsConfig(
         hidden_size=32,
         num_hidden_layers=1,
@@ -94,7 +94,7 @@ def _sizes_known(model: nn.Module) -> nn.Module:
                 number = int(getattr(layer, name))
                 delattr(layer, name)
                 setattr(layer, name, number)
-        layer._get_extra_padding_for_conv1d = partial(_extra_padding, layer)
+        layer.__dict__["_get_extra_padding_for_conv1d"] = partial(_extra_padding, layer)
     return model
 
 
@@ -105,7 +105,7 @@ def _extra_padding(layer: Any, states: Tensor) -> int:
     return math.ceil(rest / layer.stride) * layer.stride - rest
 
 
-def _encodec() -> nn.Module:
+def _encodec() -> Any:
     config = hf.EncodecConfig(
         num_filters=8,
         hidden_size=32,
@@ -133,7 +133,7 @@ def encodec_decoder() -> Made:
     return _sizes_known(_encodec().decoder), (torch.randn(1, 32, 6),)
 
 
-def _dac() -> nn.Module:
+def _dac() -> Any:
     config = hf.DacConfig(
         encoder_hidden_size=8,
         decoder_hidden_size=32,
@@ -157,7 +157,7 @@ def dac_decoder() -> Made:
     return _dac().decoder, (torch.randn(1, 32, 8),)
 
 
-def _mimi() -> nn.Module:
+def _mimi() -> Any:
     config = hf.MimiConfig(
         hidden_size=32,
         num_filters=8,

@@ -27,7 +27,7 @@ def _image(size: int = 64, channels: int = 3) -> Tensor:
 # ---------------------------------------------------------------- segmentation
 
 
-def _sam() -> nn.Module:
+def _sam() -> Any:
     config = hf.SamConfig(
         mask_decoder_config={
             "hidden_size": 32,

@@ -66,7 +66,7 @@ def cycle_gan() -> Made:
         def forward(self, x: Tensor) -> Tensor:
             return x + self.steps(x)
 
-    down: dict[str, int] = {"stride": 2, "padding": 1}
+    down: dict[str, Any] = {"stride": 2, "padding": 1}
     up = [
         [nn.ConvTranspose2d(2 * n, n, 3, **down, output_padding=1), nn.InstanceNorm2d(n), nn.ReLU()]
         for n in (128, 64)
