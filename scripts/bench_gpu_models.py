@@ -40,8 +40,8 @@ from support.environment import commit
 from support.gpu.model_bundle import CPU, RUNTIME, Bundle, Model, add_all
 from support.gpu.record import Record
 from support.gpu.session import arch_of, header, torch_of_cuda
-from support.gpu.workers import TaskError, Workers
 from support.output import write_json
+from support.processes import TaskError, Workers
 
 TASK_SECONDS = 120.0
 """Maximum seconds of a row, which ``torch.compile`` needs."""

@@ -23,9 +23,7 @@ into docs/measured/operator_database.json, and makes docs/reference/pytorch-oper
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import multiprocessing
 import random
 import sys
 import threading
@@ -39,6 +37,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
+from support.processes import TaskError, Workers
 from support.tables import table
 
 DTYPES = ("float32", "float16", "bfloat16", "int64", "uint8", "bool")
@@ -233,45 +232,29 @@ def _close(got: torch.Tensor, want: torch.Tensor, limit: float) -> bool:
     return torch.allclose(got, want, rtol=0, atol=limit * scale + _NOISE, equal_nan=True)
 
 
-class _Worker:
-    """A process that runs cases, and is replaced if it ends or takes too long."""
+class Runner:
+    """Runs cases in a process of :class:`support.processes.Workers`."""
 
     def __init__(self) -> None:
-        self._process: Any = None
+        import relax_ext.torch  # noqa: F401  (registers the backend)
 
-    def result(self, case: Case) -> dict[str, Any]:
+        torch.set_num_threads(1)
+
+    def run(self, _: str, *cases: Case) -> dict[str, Any]:
         """Return the result of a case."""
-        try:
-            if self._process is None:
-                self._start()
-            self._here.send(case)
-            if self._here.poll(LIMIT_S):
-                return dict(self._here.recv())
-            found = {"status": "timeout", "why": f"more than {LIMIT_S:.0f} s"}
-        except (EOFError, OSError):
-            self._process.join()
-            found = {"status": "crash", "why": f"exit status {self._process.exitcode}"}
-        self._process.kill()
-        self._process = None
-        return found
+        return run(*cases)
 
-    def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._here, there = context.Pipe()
-        self._process = context.Process(target=_serve, args=(there,), daemon=True)
-        self._process.start()
-        there.close()
-        self._here.recv()  # its imports are done
+    def is_broken(self) -> bool:
+        """No fault but the end of the process outlives a case."""
+        return False
 
 
-def _serve(connection: Any) -> None:
-    import relax_ext.torch  # noqa: F401  (registers the backend)
-
-    torch.set_num_threads(1)
-    connection.send("ready")
-    with contextlib.suppress(EOFError):  # the main process has ended
-        while True:
-            connection.send(run(connection.recv()))
+def result_of(workers: Workers, case: Case) -> dict[str, Any]:
+    """Return the result of a case, or how its process ended."""
+    try:
+        return workers.result("case", case)
+    except TaskError as error:
+        return {"status": error.status, "why": str(error)}
 
 
 def main() -> int:
@@ -294,8 +277,8 @@ def main() -> int:
     local, lock = threading.local(), threading.Lock()
 
     def work(case: Case) -> None:
-        local.worker = getattr(local, "worker", None) or _Worker()
-        row = {"case": case.key, "name": case.name, **local.worker.result(case)}
+        local.workers = getattr(local, "workers", None) or Workers(Runner, LIMIT_S, most=10**9)
+        row = {"case": case.key, "name": case.name, **result_of(local.workers, case)}
         with lock:
             rows[case.key] = row
             with given.results.open("a") as out:

@@ -20,6 +20,7 @@ import bench_gpu
 from cuda_emulator.host import Address, Launch, Memory, Plan
 from helpers import fake_gpu
 from helpers.fake_gpu import FakeCuda, device
+from support import processes
 from support.cases import KINDS, Case
 from support.gpu import (
     building,
@@ -31,7 +32,6 @@ from support.gpu import (
     summary,
     tensors,
     through_tvm,
-    workers,
 )
 from support.gpu.record import Record
 from support.gpu.requests import Request
@@ -258,7 +258,7 @@ def test_a_run_from_arguments_to_files(tmp_path: Path, capsys: pytest.CaptureFix
         ["--json", str(out), "--plot", str(tmp_path / "gpu.png"), "--through-tvm", "0"]
     )
     listed = [Request(CASE, kind) for kind in KINDS]
-    runner = workers.InProcess(device(FakeCuda()))
+    runner = processes.InProcess(device(FakeCuda()))
     given.bundle = tmp_path / "kernels.zip"
     assert session.run(given, runner, "sm_90", listed[:1], listed) == 1
     found = json.loads(out.read_text())
@@ -279,7 +279,7 @@ def test_a_gpu_that_breaks_costs_a_row(tmp_path: Path) -> None:
     given = bench_gpu.parser().parse_args(["--json", str(out), "--bundle", "kernels.zip"])
     names = ["poison", "up", "hang", "die", "up again"]
     listed = [Request(replace(CASE, name=name), "conv") for name in names]
-    runner = workers.Workers(fake_gpu.open_device)
+    runner = processes.Workers(fake_gpu.open_device)
     record = Record(out, {}, *session.LISTS)
     tasks = session.Tasks(record, runner, "sm_90", given)
     tasks.check(listed[:2], math.inf)

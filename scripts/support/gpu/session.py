@@ -18,9 +18,9 @@ from typing import Any
 
 from ..environment import commit, today
 from ..output import write_json
+from ..processes import InProcess, Row, Runner, TaskError, Workers
 from .record import Record
 from .requests import TELLING, Request, makers, smoke
-from .workers import InProcess, Row, Runner, TaskError, Workers
 
 Groups = Sequence[tuple[Request, list[Request]]]
 """Requests, each with those that are compiled for it."""

@@ -3,14 +3,24 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
+import diffusers
+import segmentation_models_pytorch as smp
+import timm
 import torch
+import transformers
+from monai.losses import DiceCELoss
+from monai.networks import nets
 from torch import Tensor, nn
+from torchvision import models
+from torchvision.models import video
 
 from .losses import Catalogue, Loss, Trainable, absolute, classification, regression
 
 MODELS = Catalogue()
+add = MODELS.model
 
 
 def images(batch: int, side: int = 64) -> Tensor:
@@ -23,209 +33,153 @@ def volume(side: int) -> Tensor:
     return torch.randn(1, 1, side, side, side)
 
 
-@MODELS.model("torchvision resnet18")
-def resnet18() -> Trainable:
-    from torchvision import models
-
-    return classification(models.resnet18(num_classes=10), images(4))
+# ---------------------------------------------------------------- torchvision
 
 
-@MODELS.model("torchvision mobilenet_v3_small")
-def mobilenet() -> Trainable:
-    from torchvision import models
-
-    return classification(models.mobilenet_v3_small(num_classes=10), images(4))
-
-
-@MODELS.model("torchvision vgg11_bn")
 def vgg() -> Trainable:
-    from torchvision import models
-
+    """Return a network whose classifier is one layer."""
     net = models.vgg11_bn(num_classes=10)
     net.classifier = nn.Linear(512 * 49, 10)
     return classification(net, images(2))
 
 
-@MODELS.model("torchvision r3d_18")
-def r3d() -> Trainable:
-    from torchvision.models import video
-
-    return classification(video.r3d_18(num_classes=5), torch.randn(1, 3, 4, 32, 32))
-
-
-@MODELS.model("torchvision densenet")
-def densenet() -> Trainable:
-    from torchvision import models
-
-    return classification(models.DenseNet(8, (2, 2), 16, num_classes=10), images(2))
-
-
-@MODELS.model("smp unet, resnet18")
-def smp_unet() -> Trainable:
-    import segmentation_models_pytorch as smp
-
-    return classification(smp.Unet("resnet18", encoder_weights=None, classes=3), images(4))
+add("torchvision resnet18")(lambda: classification(models.resnet18(num_classes=10), images(4)))
+add("torchvision mobilenet_v3_small")(
+    lambda: classification(models.mobilenet_v3_small(num_classes=10), images(4))
+)
+add("torchvision vgg11_bn")(vgg)
+add("torchvision r3d_18")(
+    lambda: classification(video.r3d_18(num_classes=5), torch.randn(1, 3, 4, 32, 32))
+)
+add("torchvision densenet")(
+    lambda: classification(models.DenseNet(8, (2, 2), 16, num_classes=10), images(2))
+)
 
 
-@MODELS.model("smp unet, dice loss")
+# ---------------------------------------------------------------- smp and timm
+
+
+def segmentation(name: str, classes: int = 3) -> nn.Module:
+    """Return a network of segmentation on a ResNet-18."""
+    net: nn.Module = getattr(smp, name)("resnet18", encoder_weights=None, classes=classes)
+    return net
+
+
 def smp_dice() -> Trainable:
-    import segmentation_models_pytorch as smp
-
-    net = smp.Unet("resnet18", encoder_weights=None, classes=1)
+    """Return a network of one class and a loss of its package."""
     target = (torch.rand(4, 1, 64, 64) > 0.5).float()
-    return Loss(net, smp.losses.DiceLoss("binary")), (images(4), target)
+    return Loss(segmentation("Unet", 1), smp.losses.DiceLoss("binary")), (images(4), target)
 
 
-@MODELS.model("smp deeplabv3plus")
-def smp_deeplab() -> Trainable:
-    import segmentation_models_pytorch as smp
-
-    return classification(smp.DeepLabV3Plus("resnet18", encoder_weights=None, classes=3), images(4))
-
-
-@MODELS.model("timm convnext")
-def convnext() -> Trainable:
-    import timm
-
-    net = timm.models.ConvNeXt(depths=(1, 1, 1, 1), dims=(16, 24, 32, 40), num_classes=10)
-    return classification(net, images(2))
+def convnext() -> nn.Module:
+    """Return a network of four blocks."""
+    widths = (16, 24, 32, 40)
+    net: nn.Module = timm.models.ConvNeXt(depths=(1, 1, 1, 1), dims=widths, num_classes=10)
+    return net
 
 
-@MODELS.model("timm efficientnet_b0")
-def efficientnet() -> Trainable:
-    import timm
-
-    net = timm.create_model("efficientnet_b0", num_classes=10, drop_rate=0.0)
-    return classification(net, images(4))
+def efficientnet() -> nn.Module:
+    """Return a network without dropout."""
+    net: nn.Module = timm.create_model("efficientnet_b0", num_classes=10, drop_rate=0.0)
+    return net
 
 
-@MODELS.model("monai unet")
-def monai_unet() -> Trainable:
-    from monai.networks import nets
+add("smp unet, resnet18")(lambda: classification(segmentation("Unet"), images(4)))
+add("smp unet, dice loss")(smp_dice)
+add("smp deeplabv3plus")(lambda: classification(segmentation("DeepLabV3Plus"), images(4)))
+add("timm convnext")(lambda: classification(convnext(), images(2)))
+add("timm efficientnet_b0")(lambda: classification(efficientnet(), images(4)))
 
-    return classification(nets.UNet(3, 1, 2, (4, 8, 16), (2, 2), num_res_units=1), volume(16))
+
+# ---------------------------------------------------------------- MONAI
 
 
-def dynunet(width: int) -> nn.Module:
-    """MONAI's nnU-Net in three dimensions."""
-    from monai.networks import nets
-
-    kernels, strides = ((3, 3, 3),) * 3, ((1, 1, 1), (2, 2, 2), (2, 2, 2))
+def dynunet(rank: int, channels: tuple[int, int], width: int) -> nn.Module:
+    """MONAI's nnU-Net of three levels."""
+    kernels, strides = ((3,) * rank,) * 3, ((1,) * rank, (2,) * rank, (2,) * rank)
     filters = (width, 2 * width, 4 * width)
-    return nets.DynUNet(3, 1, 2, kernels, strides, strides[1:], filters=filters)
+    net: nn.Module = nets.DynUNet(rank, *channels, kernels, strides, strides[1:], filters=filters)
+    return net
 
 
-@MODELS.model("monai dynunet")
-def monai_dynunet() -> Trainable:
-    return classification(dynunet(4), volume(16))
-
-
-@MODELS.model("monai vnet")
 def monai_vnet() -> Trainable:
-    from monai.networks import nets
-
+    """Return a network without dropout."""
     net = nets.VNet(3, 1, 2, dropout_prob_down=0.0, dropout_prob_up=(0.0, 0.0))
     return classification(net, volume(32))
 
 
-@MODELS.model("monai segresnet")
-def monai_segresnet() -> Trainable:
-    from monai.networks import nets
-
-    return classification(nets.SegResNet(3, 8, 1, 2), volume(16))
-
-
-@MODELS.model("monai dynunet, dice and cross entropy")
 def monai_dice() -> Trainable:
-    from monai.losses import DiceCELoss
-    from monai.networks import nets
-
-    kernels, strides = ((3, 3),) * 3, ((1, 1), (2, 2), (2, 2))
-    net = nets.DynUNet(2, 1, 3, kernels, strides, strides[1:], filters=(4, 8, 16))
+    """Return a network and a loss of its package."""
     target = torch.randint(0, 3, (2, 1, 32, 32))
-    loss = DiceCELoss(to_onehot_y=True, softmax=True)
-    return Loss(net, loss), (torch.randn(2, 1, 32, 32), target)
+    module = Loss(dynunet(2, (1, 3), 4), DiceCELoss(to_onehot_y=True, softmax=True))
+    return module, (torch.randn(2, 1, 32, 32), target)
 
 
-def sample(result: Any) -> Tensor:
-    """Return the tensor of a result of diffusers."""
-    return result.sample
+add("monai unet")(
+    lambda: classification(nets.UNet(3, 1, 2, (4, 8, 16), (2, 2), num_res_units=1), volume(16))
+)
+add("monai dynunet")(lambda: classification(dynunet(3, (1, 2), 4), volume(16)))
+add("monai vnet")(monai_vnet)
+add("monai segresnet")(lambda: classification(nets.SegResNet(3, 8, 1, 2), volume(16)))
+add("monai dynunet, dice and cross entropy")(monai_dice)
 
 
-def logits(result: Any) -> Tensor:
-    """Return the tensor of a result of transformers."""
-    return result.logits
+# ---------------------------------------------------------------- diffusers and transformers
+
+sample, logits = attrgetter("sample"), attrgetter("logits")
+TWO_LEVELS: dict[str, Any] = {"block_out_channels": (16, 32), "norm_num_groups": 4}
 
 
-@MODELS.model("diffusers AutoencoderKL")
+@add("diffusers AutoencoderKL")
 def autoencoder_kl() -> Trainable:
-    import diffusers
-
     net = diffusers.AutoencoderKL(
-        block_out_channels=(16, 32),
+        **TWO_LEVELS,
         down_block_types=("DownEncoderBlock2D",) * 2,
         up_block_types=("UpDecoderBlock2D",) * 2,
-        norm_num_groups=4,
     )
     return regression(net, images(1, 32), take=sample)
 
 
-@MODELS.model("diffusers UNet2DModel")
+@add("diffusers UNet2DModel")
 def unet2d() -> Trainable:
-    import diffusers
-
     net = diffusers.UNet2DModel(
+        **TWO_LEVELS,
         sample_size=16,
-        block_out_channels=(16, 32),
         down_block_types=("DownBlock2D", "AttnDownBlock2D"),
         up_block_types=("AttnUpBlock2D", "UpBlock2D"),
-        norm_num_groups=4,
         attention_head_dim=8,
         layers_per_block=1,
     )
     return regression(net, images(2, 16), torch.tensor([7, 300]), take=sample)
 
 
-@MODELS.model("transformers Segformer")
+@add("transformers Segformer")
 def segformer() -> Trainable:
-    import transformers
-
+    rates = ("hidden_dropout_prob", "attention_probs_dropout_prob", "drop_path_rate")
     config = transformers.SegformerConfig(
         hidden_sizes=[16, 24, 32, 40],
         depths=[1] * 4,
         num_attention_heads=[1, 2, 2, 4],
         decoder_hidden_size=32,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        drop_path_rate=0.0,
-        classifier_dropout_prob=0.0,
         num_labels=5,
+        **dict.fromkeys((*rates, "classifier_dropout_prob"), 0.0),
     )
     net = transformers.SegformerForSemanticSegmentation(config)
     return classification(net, images(2), take=logits)
 
 
-@MODELS.model("transformers Encodec, decoder")
+@add("transformers Encodec, decoder")
 def encodec() -> Trainable:
-    import transformers
-
     config = transformers.EncodecConfig(
         hidden_size=32, num_filters=4, upsampling_ratios=[4, 2], num_lstm_layers=1
     )
     return absolute(transformers.EncodecModel(config).decoder, torch.randn(1, 32, 10))
 
 
-@MODELS.model("transformers SpeechT5HifiGan")
+@add("transformers SpeechT5HifiGan")
 def speecht5() -> Trainable:
-    import transformers
+    from ..zoo.from_transformers_audio import HIFI_GAN
 
-    config = transformers.SpeechT5HifiGanConfig(
-        upsample_initial_channel=32,
-        upsample_rates=[4, 4],
-        upsample_kernel_sizes=[8, 8],
-        resblock_kernel_sizes=[3, 7],
-        resblock_dilation_sizes=[[1, 3], [1, 3]],
-    )
-    net = transformers.SpeechT5HifiGan(config)
+    net = transformers.SpeechT5HifiGan(transformers.SpeechT5HifiGanConfig(**HIFI_GAN))
     net.apply_weight_norm()
     return absolute(net, torch.randn(1, 8, 80))

@@ -8,12 +8,11 @@ from typing import Any
 import diffusers
 import torch
 from diffusers.models import upsampling
-from torch import Tensor, nn
+from torch import Tensor
 
-from .weights import Call, Catalog, first
+from .weights import Call, Catalog, Made, first
 
 MODELS = Catalog()
-Made = tuple[nn.Module, tuple[Tensor, ...]]
 
 LEVELS: dict[str, Any] = {
     "down_block_types": ("DownEncoderBlock2D",) * 2,

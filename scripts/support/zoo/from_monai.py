@@ -5,69 +5,46 @@ from __future__ import annotations
 
 import torch
 from monai.networks import nets
-from torch import Tensor, nn
+from torch import Tensor
 
-from .weights import Call, Catalog
+from .weights import Call, Catalog, Made
 
 MODELS = Catalog()
-Made = tuple[nn.Module, tuple[Tensor, ...]]
+add = MODELS.model
 
 
 def _volume(size: int) -> tuple[Tensor]:
     return (torch.randn(1, 1, size, size, size),)
 
 
-@MODELS.model("UNet")
-def unet() -> Made:
-    return nets.UNet(3, 1, 2, (4, 8, 16), (2, 2), num_res_units=1), _volume(16)
+add("UNet")(lambda: (nets.UNet(3, 1, 2, (4, 8, 16), (2, 2), num_res_units=1), _volume(16)))
+add("BasicUNet")(lambda: (nets.BasicUNet(3, 1, 2, (4, 4, 8, 8, 16, 4)), _volume(32)))
+add("AttentionUnet")(lambda: (nets.AttentionUnet(3, 1, 2, (4, 8, 16), (2, 2)), _volume(16)))
+add("VNet")(lambda: (nets.VNet(3, 1, 2), _volume(16)))
+add("SegResNet")(lambda: (nets.SegResNet(3, 8, 1, 2), _volume(16)))
 
 
-@MODELS.model("BasicUNet")
-def basic_unet() -> Made:
-    return nets.BasicUNet(3, 1, 2, (4, 4, 8, 8, 16, 4)), _volume(32)
-
-
-@MODELS.model("AttentionUnet")
-def attention_unet() -> Made:
-    return nets.AttentionUnet(3, 1, 2, (4, 8, 16), (2, 2)), _volume(16)
-
-
-@MODELS.model("VNet")
-def vnet() -> Made:
-    return nets.VNet(3, 1, 2), _volume(16)
-
-
-@MODELS.model("SegResNet")
-def segresnet() -> Made:
-    return nets.SegResNet(3, 8, 1, 2), _volume(16)
-
-
-@MODELS.model("DynUNet")
+@add("DynUNet")
 def dynunet() -> Made:
     kernels = ((3, 3, 1), (3, 3, 3), (3, 3, 3))
     strides = ((1, 1, 1), (2, 2, 1), (2, 2, 2))
     return nets.DynUNet(3, 1, 2, kernels, strides, strides[1:], filters=(4, 8, 16)), _volume(16)
 
 
-@MODELS.model("UNETR")
-def unetr() -> Made:
-    return nets.UNETR(1, 2, 32, 4, 24, 48, 2), _volume(32)
+add("UNETR")(lambda: (nets.UNETR(1, 2, 32, 4, 24, 48, 2), _volume(32)))
 
 
-@MODELS.model("SwinUNETR")
+@add("SwinUNETR")
 def swin_unetr() -> Made:
-    model = nets.SwinUNETR(
-        1, 2, feature_size=12, depths=(1,) * 4, num_heads=(1, 2, 2, 4), spatial_dims=2
-    )
+    depths, heads = (1,) * 4, (1, 2, 2, 4)
+    model = nets.SwinUNETR(1, 2, feature_size=12, depths=depths, num_heads=heads, spatial_dims=2)
     return model, (torch.randn(1, 1, 64, 64),)
 
 
-@MODELS.model("AutoEncoder")
-def autoencoder() -> Made:
-    return nets.AutoEncoder(3, 1, 1, (4, 8), (2, 2)), _volume(16)
+add("AutoEncoder")(lambda: (nets.AutoEncoder(3, 1, 1, (4, 8), (2, 2)), _volume(16)))
 
 
-@MODELS.model("VQVAE, encoder and decoder")
+@add("VQVAE, encoder and decoder")
 def vqvae() -> Made:
     model = nets.VQVAE(
         *(3, 1, 1),

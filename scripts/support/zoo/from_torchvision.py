@@ -4,15 +4,14 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torchvision.models import segmentation, video
 from torchvision.models.detection.keypoint_rcnn import KeypointRCNNHeads, KeypointRCNNPredictor
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
 
-from .weights import Call, Catalog
+from .weights import Call, Catalog, Made
 
 MODELS = Catalog()
-Made = tuple[nn.Module, tuple[Tensor, ...]]
 
 
 @MODELS.model("FCN, ResNet-50")

@@ -11,11 +11,9 @@ import torch
 import transformers as hf
 from torch import Tensor, nn
 
-from .weights import Call, Catalog, field
+from .weights import EAGER, Call, Catalog, Made, field
 
 MODELS = Catalog()
-Made = tuple[nn.Module, tuple[Tensor, ...]]
-EAGER: dict[str, Any] = {"attn_implementation": "eager"}
 
 
 # ---------------------------------------------------------------- vocoders

@@ -10,11 +10,9 @@ import transformers as hf
 from torch import Tensor, nn
 from transformers.models.maskformer.modeling_maskformer import MaskFormerPixelDecoder
 
-from .weights import Call, Catalog, field
+from .weights import EAGER, Call, Catalog, Made, field
 
 MODELS = Catalog()
-Made = tuple[nn.Module, tuple[Tensor, ...]]
-EAGER: dict[str, Any] = {"attn_implementation": "eager"}
 SMALL: dict[str, Any] = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
 STAGES = ["stage1", "stage2", "stage3", "stage4"]
 WIDTHS = [8, 16, 24, 32]
@@ -50,16 +48,19 @@ def _sam() -> Any:
     return hf.SamModel(config)
 
 
-@MODELS.model("SamModel, mask decoder")
-def sam_mask_decoder() -> Made:
+def mask_decoder(model: nn.Module, width: int, side: int) -> Made:
+    """Return a decoder of masks with its inputs, of so many channels and places along a side."""
     names = ("image_embeddings", "image_positional_embeddings")
     more = ("sparse_prompt_embeddings", "dense_prompt_embeddings")
 
     def masks(model: nn.Module, *inputs: Tensor) -> Any:
         return model(**dict(zip(names + more, inputs)), multimask_output=True)[:2]
 
-    image, prompt = torch.randn(3, 1, 32, 8, 8), torch.randn(1, 1, 2, 32)
-    return Call(_sam().mask_decoder, masks), (image[0], image[1], prompt, image[2])
+    image, prompt = torch.randn(3, 1, width, side, side), torch.randn(1, 1, 2, width)
+    return Call(model, masks), (image[0], image[1], prompt, image[2])
+
+
+MODELS.model("SamModel, mask decoder")(lambda: mask_decoder(_sam().mask_decoder, 32, 8))
 
 
 @MODELS.model("SamModel, vision encoder")

@@ -15,11 +15,10 @@ import transformers as hf
 from monai.networks import nets
 from torch import Tensor, nn
 
-from .weights import Call, Catalog, field, first
+from .from_transformers_vision import mask_decoder
+from .weights import EAGER, Catalog, Made, field, first
 
 MODELS = Catalog()
-Made = tuple[nn.Module, tuple[Tensor, ...]]
-EAGER: dict[str, Any] = {"attn_implementation": "eager"}
 
 
 def _image(*sizes: int, channels: int = 3) -> Tensor:
@@ -131,16 +130,8 @@ def unet_2d_condition() -> Made:
 
 @MODELS.model("SamModel, mask decoder")
 def sam_mask_decoder() -> Made:
-    names = ("image_embeddings", "image_positional_embeddings")
-    more = ("sparse_prompt_embeddings", "dense_prompt_embeddings")
-
-    def masks(model: nn.Module, *inputs: Tensor) -> Any:
-        return model(**dict(zip(names + more, inputs)), multimask_output=True)[:2]
-
     config = hf.SamConfig(vision_config={"num_hidden_layers": 1}, **EAGER)
-    image, prompt = torch.randn(3, 1, 256, 64, 64), torch.randn(1, 1, 2, 256)
-    inputs = (image[0], image[1], prompt, image[2])
-    return Call(hf.SamModel(config).mask_decoder, masks), inputs
+    return mask_decoder(hf.SamModel(config).mask_decoder, 256, 64)
 
 
 @MODELS.model("SegformerForSemanticSegmentation")

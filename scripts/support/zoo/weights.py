@@ -10,8 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-Make = Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]
-"""A constructor: the model and the inputs of one call."""
+Made = tuple[nn.Module, tuple[Tensor, ...]]
+"""A model and the inputs of one call."""
+Make = Callable[[], Made]
+EAGER: dict[str, Any] = {"attn_implementation": "eager"}
+"""How transformers computes attention."""
 
 
 class Catalog(dict[str, Make]):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks on a GPU in a separate process.
+"""Tasks in a separate process, which is replaced when it breaks.
 
-An illegal address breaks the context of its process permanently, and a kernel may never end: either
-costs one task.  The process is then replaced, and the next task runs.
+On a GPU an illegal address breaks the context of its process permanently, and a kernel may never
+end: either costs one task.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ TASK_SECONDS = 60.0
 
 
 class TaskError(Exception):
-    """A task gave no result; the message states the reason in one line."""
+    """A task gave no result; the message states the reason in one line, and `status` its kind."""
+
+    def __init__(self, message: str, status: str = "error") -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class Device(Protocol):
@@ -52,7 +56,7 @@ class InProcess:
 
     def result(self, task: str, *arguments: Any) -> Row:
         """Run a task."""
-        from support.errors import one_line  # which imports PyTorch
+        from .errors import one_line  # which imports PyTorch
 
         try:
             return self._device.run(task, *arguments)
@@ -69,10 +73,17 @@ class Workers:
         Opens the device; it is called in the process, so it must be picklable.
     seconds : float
         Maximum seconds of a task.
+    most : int
+        Tasks of one process.
     """
 
-    def __init__(self, open_device: Callable[[], Device], seconds: float = TASK_SECONDS) -> None:
-        self._open, self.seconds = open_device, seconds
+    def __init__(
+        self,
+        open_device: Callable[[], Device],
+        seconds: float = TASK_SECONDS,
+        most: int = MOST_TASKS,
+    ) -> None:
+        self._open, self.seconds, self._most = open_device, seconds, most
         self._process: Any = None
         self._connection: Any = None
         self._left = 0
@@ -106,7 +117,7 @@ class Workers:
         self._process = context.Process(target=_serve, args=(other, self._open), daemon=True)
         self._process.start()
         other.close()
-        self._left = MOST_TASKS
+        self._left = self._most
         try:
             _, failure, _ = self._answer(START_SECONDS)
         except TaskError:
@@ -123,8 +134,9 @@ class Workers:
                 return self._connection.recv()
         except (EOFError, OSError):
             self._process.join(5)
-            raise TaskError(f"its process ended with status {self._process.exitcode}") from None
-        raise TaskError(f"no result after {seconds:.0f} s")
+            reason = f"its process ended with status {self._process.exitcode}"
+            raise TaskError(reason, "crash") from None
+        raise TaskError(f"no result after {seconds:.0f} s", "timeout")
 
     def close(self, *, kill: bool = False) -> None:
         """End the process; a later task starts another."""
