@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .arguments import PACKED_BASELINES
+from .tables import digits
 
 RATIOS = {
     "torch / ours": "torch",
@@ -69,8 +70,8 @@ def show_header(out: Console, header: dict[str, Any]) -> None:
         f"threads {header['threads']} for each, cores {header['cores']}, load {load}",
         versions,
         f"malloc {header['malloc']}; PyTorch also as glibc's malloc comes, in a process of its own",
-        f"peaks: {number(header['peak_gflops'])} GF/s from registers, "
-        f"{number(header['copy_gbs'])} GB/s read and written by a copy",
+        f"peaks: {digits(header['peak_gflops'])} GF/s from registers, "
+        f"{digits(header['copy_gbs'])} GB/s read and written by a copy",
         header["protocol"],
     )
     for line in lines:
@@ -90,14 +91,14 @@ def show_kind(out: Console, kind: str, rows: Sequence[dict[str, Any]]) -> None:
         table.add_row(
             row["name"],
             row["configuration"],
-            *(number(row[key]) for key in ("torch_ms", "stock_ms", "ours_ms")),
+            *(digits(row[key]) for key in ("torch_ms", "stock_ms", "ours_ms")),
             *(_ratio(row[key]) for key in ("ratio_torch", "ratio_torch_prepacked", "ratio_stock")),
             Text(
                 "–" if error is None else f"{error:.0e}",
                 style="bold red" if row["incorrect"] else "",
             ),
             *(_share(row[key]) for key in ("share_of_peak", "share_of_bandwidth")),
-            number(row["build_s"]),
+            digits(row["build_s"]),
             *(_ratio(row[f"ratio_{name}"]) for name in packed),
         )
     out.print(table, width=None if out.is_terminal else _WIDTH + _PACKED_WIDTH * len(packed))
@@ -116,26 +117,26 @@ def show_summary(out: Console, summary: dict[str, dict[str, Any]]) -> None:
             if ratios:
                 worst, best, slower = ratios["worst"], ratios["best"], ratios["slower"]
                 out.print(
-                    f"  {baseline}: geomean {number(ratios['geomean'])} "
-                    f"of {ratios['cases']}, worst {number(worst['value'])} ({worst['name']}), "
-                    f"best {number(best['value'])} ({best['name']}), "
+                    f"  {baseline}: geomean {digits(ratios['geomean'])} "
+                    f"of {ratios['cases']}, worst {digits(worst['value'])} ({worst['name']}), "
+                    f"best {digits(best['value'])} ({best['name']}), "
                     f"below 1: {', '.join(slower) or 'none'}",
                     soft_wrap=True,
                 )
         out.print(
-            f"  build: median {number(found['build_s_median'])} s, "
-            f"worst {number(found['build_s_max'])} s"
+            f"  build: median {digits(found['build_s_median'])} s, "
+            f"worst {digits(found['build_s_max'])} s"
         )
         if found["workspace_share_max"]:
             worst = found["workspace_share_max"]
             out.print(
-                f"  workspace: at most {number(worst['value'])} of input, output and weights "
+                f"  workspace: at most {digits(worst['value'])} of input, output and weights "
                 f"({worst['name']})"
             )
         others = found["others_cores"]
         if others is not None and others > _NOISE:
             out.print(
-                f"  noisy: other processes used {number(others)} cores while this was timed",
+                f"  noisy: other processes used {digits(others)} cores while this was timed",
                 style="yellow",
             )
         incorrect = found["incorrect"]
@@ -150,15 +151,4 @@ def _share(value: float | None) -> str:
 
 
 def _ratio(value: float | None) -> Text:
-    return Text(number(value), style="yellow" if value is not None and value < 1 else "")
-
-
-def number(value: float | None) -> str:
-    """Three digits."""
-    if value is None:
-        return "–"
-    if value >= 99.95:
-        return f"{value:.0f}"
-    return (
-        f"{value:.1f}" if value >= 9.995 else f"{value:.2f}" if value >= 0.995 else f"{value:.3f}"
-    )
+    return Text(digits(value), style="yellow" if value is not None and value < 1 else "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from .series import (
     CODE,
-    PYTHON,
+    TOPI_TEST,
     Commit,
     Edit,
     NewFile,
@@ -14,6 +14,7 @@ from .series import (
     before,
     fragment,
     new_file,
+    topi_commit,
 )
 
 HERE = CODE / "relax_code"
@@ -36,9 +37,7 @@ def _test(directory: str, name: str) -> NewFile:
 
 
 def _topi() -> Commit:
-    testing = "python/tvm/topi/testing"
-    return Commit(
-        "[TOPI] Add transposed convolution of any rank without inserted zeros",
+    return topi_commit(
         """\
 topi.nn.conv_transpose takes one, two and three spatial axes, any
 permutation of the axes of data, kernel and output, strides, dilation,
@@ -58,24 +57,7 @@ as long as before with neither.
 float16 and bfloat16 are accumulated in float32. A sum of 8192 bfloat16
 products in bfloat16 is 13 % wrong.
 """,
-        [
-            new_file(
-                "python/tvm/topi/nn/conv_transpose.py",
-                PYTHON / "topi_ext" / "te" / "conv_transpose.py",
-            ),
-            after(
-                "python/tvm/topi/nn/__init__.py",
-                "from .conv1d_transpose import *\n",
-                "from .conv_transpose import ConvTranspose, conv_transpose\n",
-            ),
-            new_file(f"{testing}/conv_transpose_python.py", HERE / "conv_transpose_python.py"),
-            after(
-                f"{testing}/__init__.py",
-                "from .conv3d_transpose_ncdhw_python import conv3d_transpose_ncdhw_python\n",
-                "from .conv_transpose_python import conv_transpose_python\n",
-            ),
-            _test("te", "test_topi_conv_transpose.py"),
-        ],
+        new_file("tests/python/te/test_topi_conv_transpose.py", TOPI_TEST),
     )
 
 

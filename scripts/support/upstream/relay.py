@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from .series import CODE, PYTHON, Commit, Edit, NewFile, after, fragment, new_file
+from .series import CODE, TOPI_TEST, Commit, Edit, NewFile, after, fragment, new_file, topi_commit
 
 HERE = CODE / "relay_code"
-RELAX = CODE / "relax_code"
 
 _STRATEGY = "python/tvm/relay/op/strategy"
 _GRADIENT = "python/tvm/relay/op/_tensor_grad.py"
@@ -20,14 +19,10 @@ def commits() -> list[Commit]:
 
 
 def _topi() -> Commit:
-    testing = "python/tvm/topi/testing"
-    tests = new_file(
-        "tests/python/topi/test_topi_conv_transpose.py", RELAX / "test_topi_conv_transpose.py"
-    )
+    tests = new_file("tests/python/topi/test_topi_conv_transpose.py", TOPI_TEST)
     for new, old in (("tvm.build(", "tvm.compile("), ("tvm.nd.array(", "tvm.runtime.tensor(")):
         tests = NewFile(tests.path, tests.text.replace(old, new))
-    return Commit(
-        "[TOPI] Add transposed convolution of any rank without inserted zeros",
+    return topi_commit(
         """\
 topi.nn.conv_transpose takes one, two and three spatial axes, any
 permutation of the axes of data, kernel and output, strides, dilation,
@@ -35,24 +30,7 @@ groups, asymmetric or negative padding, and output padding up to the
 stride or the dilation. Its reduction runs over the taps that meet data, not
 over inserted zeros, and float16 is accumulated in float32.
 """,
-        [
-            new_file(
-                "python/tvm/topi/nn/conv_transpose.py",
-                PYTHON / "topi_ext" / "te" / "conv_transpose.py",
-            ),
-            after(
-                "python/tvm/topi/nn/__init__.py",
-                "from .conv1d_transpose import *\n",
-                "from .conv_transpose import ConvTranspose, conv_transpose\n",
-            ),
-            new_file(f"{testing}/conv_transpose_python.py", RELAX / "conv_transpose_python.py"),
-            after(
-                f"{testing}/__init__.py",
-                "from .conv3d_transpose_ncdhw_python import conv3d_transpose_ncdhw_python\n",
-                "from .conv_transpose_python import conv_transpose_python\n",
-            ),
-            tests,
-        ],
+        tests,
     )
 
 

@@ -216,6 +216,34 @@ def fragment(source: Path) -> str:
     return "".join(text.splitlines(keepends=True)[first - 1 :])
 
 
+TOPI_TEST = CODE / "relax_code" / "test_topi_conv_transpose.py"
+
+
+def topi_commit(body: str, test: NewFile) -> Commit:
+    """Return the first commit of both series: TOPI's transposed convolution."""
+    testing, code = "python/tvm/topi/testing", CODE / "relax_code" / "conv_transpose_python.py"
+    title = "[TOPI] Add transposed convolution of any rank without inserted zeros"
+    edits = [
+        new_file(
+            "python/tvm/topi/nn/conv_transpose.py",
+            PYTHON / "topi_ext" / "te" / "conv_transpose.py",
+        ),
+        after(
+            "python/tvm/topi/nn/__init__.py",
+            "from .conv1d_transpose import *\n",
+            "from .conv_transpose import ConvTranspose, conv_transpose\n",
+        ),
+        new_file(f"{testing}/conv_transpose_python.py", code),
+        after(
+            f"{testing}/__init__.py",
+            "from .conv3d_transpose_ncdhw_python import conv3d_transpose_ncdhw_python\n",
+            "from .conv_transpose_python import conv_transpose_python\n",
+        ),
+        test,
+    ]
+    return Commit(title, body, edits)
+
+
 def mails(commits: Sequence[Commit], tree: Tree) -> Iterator[tuple[str, str]]:
     """File name and text of each patch, as ``git format-patch`` writes them.
 
