@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 
-from support.arguments import parse
+from support.arguments import exit_with, parse
 from support.environment import prepare
 
 
@@ -31,7 +31,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit("bench: interrupted")
+    exit_with(main)

@@ -35,7 +35,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))  # a checkout that is not installed
 
-from support.arguments import count
+from support.arguments import count, exit_with
 from support.cases import CASES, KINDS, Case, read_cases
 from support.environment import commit, today
 from support.gpu.requests import FORMATS, PLACES, Request, checked, makers, spread, timed
@@ -173,7 +173,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit("bench_gpu: interrupted")
+    exit_with(main)

@@ -35,7 +35,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))  # a checkout that is not installed
 
-from support.arguments import count
+from support.arguments import count, exit_with
 from support.environment import commit
 from support.gpu.model_bundle import CPU, RUNTIME, Bundle, Model, add_all
 from support.gpu.record import Record
@@ -162,7 +162,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit("bench_gpu_models: interrupted")
+    exit_with(main)

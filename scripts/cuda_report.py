@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from figures import static_of
+from support.arguments import exit_with
 from support.environment import commit, today
 from support.gpu import toolchain
 from support.gpu_static import ceilings, static, tables
@@ -103,7 +104,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit("cuda_report: interrupted")
+    exit_with(main)

@@ -19,9 +19,8 @@ Exit status: 0 when every result is correct, 1 when one is incorrect, 2 for an i
 from __future__ import annotations
 
 import argparse
-import sys
 
-from support.arguments import DTYPES, cases_of, count, of_several_files
+from support.arguments import DTYPES, cases_of, count, exit_with, of_several_files
 from support.cases import CASES, KINDS
 from support.environment import prepare
 
@@ -82,7 +81,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit("evaluate_cost_model: interrupted")
+    exit_with(main)

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from support.arguments import Options, count
+from support.arguments import count
 from support.cases import KINDS, Case, case_of
 from support.environment import prepare
 from support.output import picture, write_json
@@ -91,31 +91,19 @@ def main() -> int:
 
 def measured(threads: int, budget: float) -> list[dict[str, Any]]:
     """Return a row of the benchmark for every point of every kind, with its axis and value."""
-    import torch
+    from support import session
 
-    from support import by_relax, peaks, report
-    from support.measure import Bench, measure
-
-    torch.set_num_threads(threads)
-    target = by_relax.host_target(threads)
-    by_relax.warm_up(target)
-    options = Options(
-        cases=[], source="", ir="relax", kinds=KINDS, baselines=("torch",), threads=threads,
-        dtype="float32", time_budget=budget, json=None, plot=None,
-    )  # fmt: skip
-    bench = Bench(options, by_relax, target, peaks.measure(by_relax, target, threads))
+    options = argparse.Namespace(
+        ir="relax", baselines=("torch",), threads=threads, dtype="float32", time_budget=budget
+    )
     points = [(kind, *point) for kind in KINDS for point in cases()]
     rows = []
-    with torch.inference_mode(), report.progress() as bar:
-        task = bar.add_task("", total=len(points))
-        for kind, axis, value, case in points:
-            bar.update(task, description=f"{kind} {case.name}")
-            row = measure(case, kind, bench)
-            floors = [
-                row["ours_ms"] * row[share] for share in ("share_of_peak", "share_of_bandwidth")
-            ]
-            rows.append({**row, "axis": axis, "value": value, "floor_ms": max(floors)})
-            bar.advance(task)
+    with session.opened(options) as bench:
+        found = session.measured(bench, [(kind, case) for kind, _, _, case in points])
+        for row, (_, axis, value, _) in zip(found, points):
+            shares = (row["share_of_peak"], row["share_of_bandwidth"])
+            floor = row["ours_ms"] * max(shares)
+            rows.append({**row, "axis": axis, "value": value, "floor_ms": floor})
     return rows
 
 

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from .cases import KINDS, Case, read_cases
 
@@ -20,42 +21,23 @@ IRS = ("relax", "relay")
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of the command line."""
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line and the case file; one line and exit status 2 for what is invalid.
 
-    cases: list[Case]
-    source: str
-    ir: str
-    kinds: tuple[str, ...]
-    baselines: tuple[str, ...]
-    threads: int
-    dtype: str
-    time_budget: float
-    json: Path | None
-    plot: Path | None
-
-
-def parse(argv: Sequence[str] | None = None) -> Options:
-    """Read the command line and the case file; one line and exit status 2 for what is invalid."""
+    The options are those of the command line; ``cases`` are read, ``source`` is the name of their
+    file, and ``kinds`` has all of ``all``.
+    """
     parser = argparse.ArgumentParser(
         prog="bench.py",
         description="Time convolutions of a case file in ours, PyTorch and stock TVM: one process, "
         "interleaved, medians, every result checked. Exit status 1 when one is incorrect.",
     )
-    parser.add_argument(
-        "--cases", type=Path, required=True, metavar="FILE.json", help="list of convolutions"
-    )
-    parser.add_argument(
-        "--ir", choices=IRS, default="relax", help="TVM's IR (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--kind",
-        choices=(*KINDS, "all"),
-        default="conv_transpose",
-        help="what to compute of each geometry (default: %(default)s)",
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("--cases", type=Path, required=True, metavar="FILE.json", help="list of convolutions")
+    add("--ir", choices=IRS, default="relax", help="TVM's IR (default: %(default)s)")
+    kinds = (*KINDS, "all")
+    add("--kind", choices=kinds, default=KINDS[0], help="of each geometry (default: %(default)s)")
+    add(
         "--rivals",
         dest="baselines",
         type=_names,
@@ -64,12 +46,12 @@ def parse(argv: Sequence[str] | None = None) -> Options:
         help="torch, stock, symbolic: ours for any sizes; with constant weights onnxruntime, "
         "openvino, inductor: torch.compile (default: torch,stock)",
     )
-    parser.add_argument("--threads", type=count, default=2, metavar="N", help="default: 2")
-    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="default: float32")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write rows and summary here")
-    parser.add_argument("--plot", type=Path, metavar="OUT.png", help="draw the ratios here")
-    parser.add_argument("--only", type=_names, metavar="NAME,...", help="only these cases")
-    parser.add_argument(
+    add("--threads", type=count, default=2, metavar="N", help="default: 2")
+    add("--dtype", choices=DTYPES, default="float32", help="default: float32")
+    add("--json", type=Path, metavar="OUT", help="write rows and summary here")
+    add("--plot", type=Path, metavar="OUT.png", help="draw the ratios here")
+    add("--only", type=_names, metavar="NAME,...", help="only these cases")
+    add(
         "--time-budget",
         type=float,
         default=1.0,
@@ -81,23 +63,23 @@ def parse(argv: Sequence[str] | None = None) -> Options:
     unknown = [name for name in given.baselines if name not in BASELINES]
     if unknown:
         parser.error(f"--rivals {','.join(unknown)}: must be of {', '.join(BASELINES)}")
-    try:
-        cases = read_cases(given.cases)
-    except (OSError, ValueError) as error:
-        parser.error(f"--cases {given.cases}: {error}")
-    if given.only:
-        missing = sorted(set(given.only) - {case.name for case in cases})
-        if missing:
-            parser.error(f"--only {','.join(missing)}: not in {given.cases}")
-        cases = [case for case in cases if case.name in given.only]
-    kinds = KINDS if given.kind == "all" else (given.kind,)
-    same = ("ir", "baselines", "threads", "dtype", "time_budget", "json", "plot")
-    rest = {name: getattr(given, name) for name in same}
-    return Options(cases=cases, source=given.cases.name, kinds=kinds, **rest)
+    given.source = given.cases.name
+    given.kinds = KINDS if given.kind == "all" else (given.kind,)
+    given.cases = [given.cases]
+    given.cases = cases_of(parser, given)
+    return given
 
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name for name in text.split(",") if name)
+
+
+def exit_with(main: Callable[[], int]) -> NoReturn:
+    """End the program with the exit status of its main function; one line if it is interrupted."""
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(f"{Path(sys.argv[0]).stem}: interrupted")
 
 
 def count(text: str) -> int:
@@ -132,7 +114,7 @@ def cases_of(made: argparse.ArgumentParser, given: argparse.Namespace) -> list[C
     try:
         found = [case for path in given.cases for case in read_cases(path)]
     except (OSError, ValueError) as error:
-        made.error(f"--cases: {error}")
+        made.error(f"--cases {' '.join(map(str, given.cases))}: {error}")
     if missing := sorted(set(given.only or ()) - {case.name for case in found}):
-        made.error(f"--only {' '.join(missing)}: in none of the files")
+        made.error(f"--only {' '.join(missing)}: not in {' '.join(map(str, given.cases))}")
     return [case for case in found if not given.only or case.name in given.only]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from argparse import Namespace as Options
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +18,7 @@ from topi_ext.spec.conv import Convolution
 from topi_ext.spec.layout import Layouts
 
 from . import baselines, by_torch
-from .arguments import BASELINES, PACKED_BASELINES, Options
+from .arguments import BASELINES, PACKED_BASELINES
 from .baselines import Call
 from .cases import Case
 from .default_malloc import TorchByDefault
@@ -27,6 +28,8 @@ from .peaks import Peaks
 from .timing import Neighbours, interleaved, timed
 
 Row = dict[str, Any]
+TIMED = ("torch", "torch_default", "stock", "symbolic")
+"""Baselines that are compared to ours without packed weights."""
 
 
 @dataclass(frozen=True)
@@ -150,17 +153,11 @@ def measure(case: Case, kind: str, bench: Bench) -> Row:
         "dtype": dtype,
         "op": case.op,
         "configuration": str(case),
-        "torch_ms": ms.get("torch"),
-        "torch_default_ms": ms.get("torch_default"),
+        **{f"{name}_ms": ms.get(name) for name in TIMED},
         "ours_ms": ours,
         "ours_prepacked_ms": packed,
-        "stock_ms": ms.get("stock"),
-        "symbolic_ms": ms.get("symbolic"),
-        "ratio_torch": ratio(ms.get("torch"), ours),
+        **{f"ratio_{name}": ratio(ms.get(name), ours) for name in TIMED},
         "ratio_torch_prepacked": ratio(ms.get("torch"), packed),
-        "ratio_torch_default": ratio(ms.get("torch_default"), ours),
-        "ratio_stock": ratio(ms.get("stock"), ours),
-        "ratio_symbolic": ratio(ms.get("symbolic"), ours),
         **against_packed(ms, packed),
         "torch_best_ms": times["torch"].best_ms if "torch" in times else None,
         "ours_best_ms": times["ours"].best_ms if "ours" in times else None,

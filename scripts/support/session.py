@@ -4,20 +4,21 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
+from argparse import Namespace as Options
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 
 from . import report
-from .arguments import Options
 from .baselines import require
+from .cases import Case
 from .default_malloc import TorchByDefault
 from .engines import engine
 from .environment import describe, host_features, is_malloc_set
-from .measure import Bench, measure
+from .measure import Bench, Row, measure
 from .output import write_json
-from .peaks import Peaks
 from .peaks import measure as measure_peaks
 from .summary import summarize
 from .timing import ROUNDS
@@ -32,31 +33,16 @@ def run(options: Options) -> int:
         One line: this environment does not have the IR or a baseline that is asked for.
     """
     versions = require(options.baselines, options.dtype)
-    tvm = engine(options.ir)
-    torch.set_num_threads(options.threads)
-    target = tvm.host_target(options.threads)
-    tvm.warm_up(target)
-    peaks = measure_peaks(tvm, target, options.threads)
-    header = _header(options, tvm, target, peaks)
-    header["versions"] |= versions
     out = report.console()
-    report.show_header(out, header)
-    rows: list[dict[str, Any]] = []
-    with ExitStack() as stack:
-        stack.enter_context(torch.inference_mode())
-        bar = stack.enter_context(report.progress())
-        by_default = None
-        if "torch" in options.baselines and is_malloc_set():
-            by_default = TorchByDefault(options.threads, options.time_budget)
-            stack.enter_context(by_default)
-        bench = Bench(options, tvm, target, peaks, by_default)
-        task = bar.add_task("", total=len(options.kinds) * len(options.cases))
-        for kind in options.kinds:
-            for case in options.cases:
-                bar.update(task, description=f"{kind} {case.name}")
-                rows.append(measure(case, kind, bench))
-                _write(options, header, rows)
-                bar.advance(task)
+    rows: list[Row] = []
+    with opened(options) as bench:
+        header = _header(options, bench)
+        header["versions"] |= versions
+        report.show_header(out, header)
+        points = [(kind, case) for kind in options.kinds for case in options.cases]
+        for row in measured(bench, points):
+            rows.append(row)
+            _write(options, header, rows)
     header["load_at_end"] = [round(value, 2) for value in os.getloadavg()]
     _write(options, header, rows)
     for kind in options.kinds:
@@ -69,7 +55,35 @@ def run(options: Options) -> int:
     return int(any(row["incorrect"] for row in rows))
 
 
-def _header(options: Options, tvm: Any, target: Any, peaks: Peaks) -> dict[str, Any]:
+@contextmanager
+def opened(options: Options) -> Iterator[Bench]:
+    """Give what all rows share: an engine that is warm, and the peaks of the machine."""
+    tvm = engine(options.ir)
+    torch.set_num_threads(options.threads)
+    target = tvm.host_target(options.threads)
+    tvm.warm_up(target)
+    peaks = measure_peaks(tvm, target, options.threads)
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode())
+        by_default = None
+        if "torch" in options.baselines and is_malloc_set():
+            by_default = TorchByDefault(options.threads, options.time_budget)
+            stack.enter_context(by_default)
+        yield Bench(options, tvm, target, peaks, by_default)
+
+
+def measured(bench: Bench, points: Sequence[tuple[str, Case]]) -> Iterator[Row]:
+    """Yield the row of each kind and case, behind a progress bar."""
+    with report.progress() as bar:
+        task = bar.add_task("", total=len(points))
+        for kind, case in points:
+            bar.update(task, description=f"{kind} {case.name}")
+            yield measure(case, kind, bench)
+            bar.advance(task)
+
+
+def _header(options: Options, bench: Bench) -> dict[str, Any]:
+    tvm, target, peaks = bench.tvm, bench.target, bench.peaks
     features, _ = host_features(target)
     return {
         **describe(target, features, options.threads, tvm.VERSIONS),

@@ -223,7 +223,7 @@ def topi_commit(body: str, test: NewFile) -> Commit:
     """Return the first commit of both series: TOPI's transposed convolution."""
     testing, code = "python/tvm/topi/testing", CODE / "relax_code" / "conv_transpose_python.py"
     title = "[TOPI] Add transposed convolution of any rank without inserted zeros"
-    edits = [
+    edits: list[NewFile | Edit | Substitution] = [
         new_file(
             "python/tvm/topi/nn/conv_transpose.py",
             PYTHON / "topi_ext" / "te" / "conv_transpose.py",
