@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -66,8 +67,8 @@ def machine(module: Any, target: Any) -> Any:
 
 def warm_up(target: Any) -> None:
     """Compile something small: what a first build loads belongs to no case."""
-    x = relax.Var("x", compat.tensor_type([1], "float32", 1))
-    tvm.compile(_module([x], lambda _: relax.op.add(x, x)), target)
+    x = tensor("x", [1])
+    tvm.compile(module_of([x], lambda x: relax.op.add(x, x)), target)
 
 
 def build_ours(case: Case, kind: str, dtype: str, target: Any) -> Built:
@@ -77,7 +78,7 @@ def build_ours(case: Case, kind: str, dtype: str, target: Any) -> Built:
 
 def build_symbolic(case: Case, kind: str, dtype: str, target: Any) -> Built:
     """Ours for any batch and any spatial sizes, through plain ``tvm.compile``."""
-    module = forward(case, kind, dtype, _of_any_size(case, kind))
+    module = forward(case, kind, dtype, of_any_size(case, kind))
     return _build(OPERANDS[kind], module, target)
 
 
@@ -93,7 +94,7 @@ def build_prepacked(case: Case, kind: str, dtype: str, target: Any, weight: Tens
         raise UnavailableError("a weight gradient has no weight to pack")
     (data,) = _parameters(case, OPERANDS[kind][0], dtype)
     constant = relax.const(tvm.runtime.from_dlpack(weight.clone()))
-    module = _module([data], lambda _: _call(case, kind, data, constant))
+    module = module_of([data], lambda data: _call(case, kind, data, constant))
     return _build(OPERANDS[kind][0], module, target, relax_pipeline=relax_ext.pipeline(target))
 
 
@@ -128,7 +129,7 @@ def _build(roles: str, module: Any, target: Any, **options: Any) -> Built:
 def forward(case: Case, kind: str, dtype: str, sized: Case | None = None) -> Any:
     """One operator, of operands with the sizes of `sized` if they are not those of the case."""
     params = _parameters(sized or case, OPERANDS[kind], dtype)
-    return _module(params, lambda _: _call(case, kind, *params))
+    return module_of(params, partial(_call, case, kind))
 
 
 def _call(case: Case, kind: str, first: Any, second: Any) -> Any:
@@ -152,17 +153,17 @@ def _stock_weight_grad(case: Case, dtype: str) -> Any:
     rule = compat.op_attr(f"relax.nn.{name}", "FPrimalGradient")
     if rule is None:
         raise UnavailableError(f"stock has no gradient of {name}")
-    x, w, y = params = _parameters(case, "xwy", dtype)
 
-    def weight_part(bb: Any) -> Any:
+    def weight_part(x: Any, w: Any, y: Any) -> Any:
         # Stock's own rule, asked directly: transform.Gradient would compute y and dx as well.
+        bb = relax.BlockBuilder.current()
         forward = bb.normalize(_call(case, "conv", x, w))
         return rule(relax.Var("forward", compat.type_of(forward)), forward, y, bb)[1]
 
-    return _module(params, weight_part)
+    return module_of(_parameters(case, "xwy", dtype), weight_part)
 
 
-def _of_any_size(case: Case, kind: str) -> Case:
+def of_any_size(case: Case, kind: str) -> Case:
     """Return the case with variables for its batch and the sizes of its data, whence those of the
     rest.
     """
@@ -176,18 +177,20 @@ def _of_any_size(case: Case, kind: str) -> Case:
     return replace(case, n=tir.Var("n", "int64"), geometry=replace(g, **sizes))
 
 
+def tensor(name: str, shape: Any, dtype: str = "float32") -> Any:
+    """Return a variable of Relax."""
+    return relax.Var(name, compat.tensor_type(list(shape), dtype, len(shape)))
+
+
 def _parameters(case: Case, roles: str, dtype: str) -> list[Any]:
-    shapes = {role: case.shape(role) for role in roles}
-    return [
-        relax.Var(role, compat.tensor_type(list(shape), dtype, len(shape)))
-        for role, shape in shapes.items()
-    ]
+    return [tensor(role, case.shape(role), dtype) for role in roles]
 
 
-def _module(params: Sequence[Any], body: Callable[[Any], Any]) -> Any:
+def module_of(params: Sequence[Any], body: Callable[..., Any]) -> Any:
+    """Return a module whose main function has these parameters, which `body` takes."""
     bb = relax.BlockBuilder()
     with bb.function("main", list(params)):
         with bb.dataflow():
-            out = bb.emit_output(body(bb))
+            out = bb.emit_output(body(*params))
         bb.emit_func_output(out)
     return bb.get()

@@ -8,7 +8,6 @@ then legalized.  So the hashes do not depend on how the package is arranged insi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,12 +18,13 @@ from tvm_ffi import structural_hash
 
 from relax_ext.op.ops import conv_call
 from relax_ext.pipeline import first_passes
+from support import by_relax
+from support.by_relax import module_of, tensor
 from support.cases import KINDS, Case
 from topi_ext import compat
 from topi_ext.emit import is_kernel
 from topi_ext.kernel.info import INFO, KERNEL
 from topi_ext.spec.conv import OPERANDS
-from topi_ext.spec.geometry import conv_size
 from topi_ext.spec.layout import Layouts
 
 OP = relax.op
@@ -87,19 +87,6 @@ def of_case(case: Case) -> Iterator[tuple[str, Build]]:
                 )
 
 
-def _module(params: list[Any], body: Callable[..., Any]) -> tvm.IRModule:
-    bb = relax.BlockBuilder()
-    with bb.function("main", params):
-        with bb.dataflow():
-            out = bb.emit_output(body(*params))
-        bb.emit_func_output(out)
-    return bb.get()
-
-
-def _tensor(name: str, shape: Any, dtype: str = "float32") -> Any:
-    return relax.Var(name, compat.tensor_type(list(shape), dtype, len(shape)))
-
-
 def _constant(shape: Any, dtype: str = "float32") -> Any:
     return relax.const(tvm.runtime.tensor(np.ones(tuple(shape), "float32").astype(dtype)))
 
@@ -114,11 +101,7 @@ def _conv(
 ) -> tvm.IRModule:
     g, sized = case.geometry_of(kind), case
     if symbolic:
-        size = tuple(compat.tir.Var(f"size{axis}", "int64") for axis in range(g.rank))
-        g = case.as_conv()
-        y = tuple(conv_size(*axis) for axis in zip(size, *g.window))
-        sizes: Any = {"y_size": size} if kind == "conv_transpose" else {"x_size": size, "y_size": y}
-        sized = replace(case, n=compat.tir.Var("n", "int64"), geometry=replace(g, **sizes))
+        sized = by_relax.of_any_size(case, kind)
         g = sized.geometry
     layouts = Layouts.canonical(g.rank)
     if channels_last:
@@ -129,7 +112,7 @@ def _conv(
         shape = list(sized.shape(role))
         return [shape[0], *shape[2:], shape[1]] if channels_last and role != "w" else shape
 
-    params = [_tensor(role, stored(role), dtype) for role in OPERANDS[kind]]
+    params = [tensor(role, stored(role), dtype) for role in OPERANDS[kind]]
     out_dtype = "int32" if dtype == "int8" else dtype
 
     def body(*operands: Any) -> Any:
@@ -138,7 +121,7 @@ def _conv(
         size = relax.ShapeExpr(sized.geometry.x_size)
         return conv_call(kind, operands, g, layouts, out_dtype, size)
 
-    return _module(params, body)
+    return module_of(params, body)
 
 
 def _fused_conv(case: Case, kind: str) -> tvm.IRModule:
@@ -152,8 +135,8 @@ def _fused_conv(case: Case, kind: str) -> tvm.IRModule:
         y = conv_call(kind, (data, _constant(shapes[1])), g, layouts, "float32")
         return OP.nn.gelu(OP.nn.relu(OP.add(OP.add(y, bias), residual)))
 
-    return _module(
-        [_tensor("data", shapes[0]), _tensor("bias", channels), _tensor("residual", result)], body
+    return module_of(
+        [tensor("data", shapes[0]), tensor("bias", channels), tensor("residual", result)], body
     )
 
 
@@ -174,7 +157,7 @@ def _qdq(case: Case, kind: str, zeros: tuple[int, int]) -> tvm.IRModule:
         scale, zero = relax.const(np.float32(4)), relax.const(9, "uint8")
         return OP.quantize(y, scale, zero, out_dtype="uint8")
 
-    return _module([_tensor("data", shapes[0], "uint8")], body)
+    return module_of([tensor("data", shapes[0], "uint8")], body)
 
 
 # ---------------------------------------------------------------- what is no convolution
@@ -183,7 +166,7 @@ def _qdq(case: Case, kind: str, zeros: tuple[int, int]) -> tvm.IRModule:
 def others() -> Iterator[tuple[str, Build]]:
     """Modules of matrix products, row-wise operators, transposes and resizes, by key."""
     for key, params, body in (*_products(), *_attention(), *_rows(), *_transposes(), *_resizes()):
-        yield key, partial(_module, [_tensor(f"x{i}", *one) for i, one in enumerate(params)], body)
+        yield key, partial(module_of, [tensor(f"x{i}", *one) for i, one in enumerate(params)], body)
 
 
 Entry = tuple[str, list[Any], Callable[..., Any]]
