@@ -62,22 +62,11 @@ def parser() -> argparse.ArgumentParser:
     add("--no-check", action="store_true", help="time only")
     add("--no-time", action="store_true", help="check only")
     add("--most", type=count, default=10**9, metavar="N", help="rows to time, at most")
-    add(
-        "--plans",
-        type=int,
-        choices=range(len(PLACES) + 1),
-        default=0,
-        metavar="N",
-        help="other plans to time of each row, to see what the estimate loses",
-    )
+    plans = "other plans to time of each row, to see what the estimate loses"
+    add("--plans", type=int, choices=range(len(PLACES) + 1), default=0, metavar="N", help=plans)
     add("--flush", type=int, default=256, metavar="MiB", help="written before a call; 0: nothing")
-    add(
-        "--jobs",
-        type=count,
-        default=JOBS,
-        metavar="N",
-        help="compile so many at once (default here: %(default)d)",
-    )
+    jobs = "compile so many at once (default here: %(default)d)"
+    add("--jobs", type=count, default=JOBS, metavar="N", help=jobs)
     add("--arch", metavar="sm_NN", help="that of the GPU if absent")
     add("--prepare", type=Path, metavar="OUT.zip", help="compile into this file, time nothing")
     add("--bundle", type=Path, metavar="FILE.zip", help="take kernels from this file")

@@ -55,21 +55,15 @@ def parser() -> argparse.ArgumentParser:
     add = made.add_argument
     to_do = made.add_mutually_exclusive_group(required=True)
     to_do.add_argument("--prepare", type=Path, metavar="FOLDER", help="compile into this folder")
-    to_do.add_argument(
-        "--bundle", type=Path, metavar="FOLDER", help="run the models of this folder"
-    )
+    bundle = "run the models of this folder"
+    to_do.add_argument("--bundle", type=Path, metavar="FOLDER", help=bundle)
     add("--arch", default="sm_90", help="sm_NN, or llvm for a trial on this CPU (default: sm_90)")
     add("--python", default="3.12", help="version on the machine with the GPU (default: 3.12)")
     add("--only", nargs="+", metavar="NAME", help="only these models")
     add("--batch", type=count, nargs="+", default=[1, 16], metavar="N", help="default: 1 16")
     add("--dtypes", nargs="+", choices=DTYPES, default=DTYPES, help="both if absent")
-    add(
-        "--jobs",
-        type=count,
-        default=os.cpu_count() or 1,
-        metavar="N",
-        help="compile so many at once",
-    )
+    jobs = os.cpu_count() or 1
+    add("--jobs", type=count, default=jobs, metavar="N", help="compile so many at once")
     add("--seconds", type=float, default=math.inf, help="begin no row after so many")
     add("--json", type=Path, metavar="OUT", help="write rows and summary here")
     return made

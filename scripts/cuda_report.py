@@ -36,23 +36,15 @@ from topi_ext.cuda.registry import KERNELS
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     made = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    made.add_argument("--archs", nargs="+", default=ARCHS, metavar="sm_NN", help="all if absent")
-    made.add_argument(
-        "--tile-archs",
-        nargs="*",
-        default=("sm_90",),
-        metavar="sm_NN",
-        help="for which every tile is compiled too (default: sm_90)",
-    )
-    made.add_argument("--only", metavar="KERNEL", help="only this kernel's plans")
-    made.add_argument("--seconds", type=float, default=1e9, help="begin nothing after so many")
-    made.add_argument("--json", type=Path, metavar="OUT", help="write all rows here")
-    made.add_argument(
-        "--figures", type=Path, metavar="OUT", help="write the cells of the tables here"
-    )
-    made.add_argument(
-        "--shown", nargs="+", default=("sm_80", "sm_90"), help="architectures of the tables"
-    )
+    add = made.add_argument
+    add("--archs", nargs="+", default=ARCHS, metavar="sm_NN", help="all if absent")
+    tiles = "for which every tile is compiled too (default: sm_90)"
+    add("--tile-archs", nargs="*", default=("sm_90",), metavar="sm_NN", help=tiles)
+    add("--only", metavar="KERNEL", help="only this kernel's plans")
+    add("--seconds", type=float, default=1e9, help="begin nothing after so many")
+    add("--json", type=Path, metavar="OUT", help="write all rows here")
+    add("--figures", type=Path, metavar="OUT", help="write the cells of the tables here")
+    add("--shown", nargs="+", default=("sm_80", "sm_90"), help="architectures of the tables")
     return made
 
 

@@ -36,36 +36,16 @@ def kinds(text: str) -> tuple[str, ...]:
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     made = of_several_files(__doc__, [CASES / "bench.json", CASES / "bench_conv.json"])
-    made.add_argument(
-        "--kinds",
-        type=kinds,
-        default=KINDS,
-        metavar="NAME,...",
-        help="what to compute of each; all if absent",
-    )
-    made.add_argument("--dtype", choices=DTYPES, default="float32", help="default: float32")
-    made.add_argument(
-        "--within",
-        type=float,
-        default=2.0,
-        metavar="F",
-        help="times the best estimate (default: %(default)g)",
-    )
-    made.add_argument(
-        "--most",
-        type=count,
-        default=4,
-        metavar="N",
-        help="plans of a kernel (default: %(default)d)",
-    )
-    made.add_argument("--seconds", type=float, metavar="S", help="begin no shape after so many")
-    made.add_argument(
-        "--time-budget",
-        type=float,
-        default=0.2,
-        metavar="S",
-        help="seconds of timed runs of each plan (default: %(default)g)",
-    )
+    add = made.add_argument
+    add("--kinds", type=kinds, default=KINDS, metavar="NAME,...", help="of each; all if absent")
+    add("--dtype", choices=DTYPES, default="float32", help="default: float32")
+    within = "times the best estimate (default: %(default)g)"
+    add("--within", type=float, default=2.0, metavar="F", help=within)
+    most = "plans of a kernel (default: %(default)d)"
+    add("--most", type=count, default=4, metavar="N", help=most)
+    add("--seconds", type=float, metavar="S", help="begin no shape after so many")
+    budget = "seconds of timed runs of each plan (default: %(default)g)"
+    add("--time-budget", type=float, default=0.2, metavar="S", help=budget)
     return made
 
 
