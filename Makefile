@@ -181,10 +181,11 @@ bench-layers: env-rivals  ## time single layers against PyTorch, stock TVM, ONNX
 	  $(bench_layers) --rivals torch --dtype bfloat16 --json $(OUT)/$$layers-bfloat16.json || exit 1; \
 	done
 
-# `bench-torch-compile` measures the steps of `bench-training` too: the baselines of both are the same.
-measured: STEP = --modes inference training step --step-json docs/measured/bench_training.json
+# So `bench-torch-compile` measures the steps of `bench-training` too: the baselines of both are the same.
+WITH_STEPS := --modes inference training step --step-json docs/measured/bench_training.json
+
 measured: env-rivals env-models env-relay  ## renew the files in docs/measured on this machine, and the tables of the documents: some two hours
-	$(MAKE) OUT=docs/measured STEP="$(STEP)" bench-layers bench-models bench-torch-compile bench-first-call bench-attention bench-relay bench-busy bench-int8
+	$(MAKE) OUT=docs/measured STEP="$(WITH_STEPS)" bench-layers bench-models bench-torch-compile bench-first-call bench-attention bench-relay bench-busy bench-int8
 	$(PY) scripts/figures.py
 
 dist: env  ## the sdist and the wheel, checked, and tried in fresh environments without the checkout
