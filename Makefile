@@ -9,7 +9,7 @@ ARGS ?=
 
 BENCH_IR ?= relax
 BENCH_KINDS ?= conv_transpose conv conv_weight_grad
-BENCH_CASES ?= benchmarks/cases/bench.json
+BENCH_CASES ?= scripts/cases/bench.json
 BENCH_ARGS ?= --rivals torch,stock --threads 2
 
 # TVM releases under test and the apache-tvm-ffi that works with each:
@@ -28,10 +28,10 @@ TENSORFLOW_NEEDS := absl-py astunparse flatbuffers gast google-pasta "h5py<3.17"
 # The oracle, pinned: what the tolerances were measured against.
 TORCH := "torch==2.13.0"
 
-# Baselines of benchmarks/bench.py that the tests do not need.
+# Baselines of scripts/bench.py that the tests do not need.
 OPENVINO := "openvino>=2026.4,<2026.5"
 
-# Whose models tools/real_models.py compiles. Another release may write another graph; torchvision's belongs to torch's.
+# Whose models scripts/real_models.py compiles. Another release may write another graph; torchvision's belongs to torch's.
 MODELS := transformers==5.24.0 diffusers==0.42.1 segmentation-models-pytorch==0.6.0 timm==1.0.31 \
   torchvision==0.28.0 monai==1.6.0 einops==0.8.2
 
@@ -42,12 +42,12 @@ PY := .venv/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 PYTEST := -m pytest -n $(WORKERS) --maxprocesses 8 $(ARGS)
 # $(call benchmark,PYTHON,SCRIPT,NAME OF THE RESULT)
-benchmark = mkdir -p $(OUT) && $(1) benchmarks/$(2).py --json $(OUT)/$(3).json --plot $(OUT)/$(3).png $(ARGS)
+benchmark = mkdir -p $(OUT) && $(1) scripts/$(2).py --json $(OUT)/$(3).json --plot $(OUT)/$(3).png $(ARGS)
 
 # Another TVM on the caller's path must not get in front of the pinned ones.
 unexport PYTHONPATH
 # The shell's variable `layers` is CASES-KIND.
-bench_layers = .venv-rivals/bin/python benchmarks/bench.py --cases benchmarks/cases/$${layers%-*}.json --kind $${layers\#*-} --time-budget 0.5
+bench_layers = .venv-rivals/bin/python scripts/bench.py --cases scripts/cases/$${layers%-*}.json --kind $${layers\#*-} --time-budget 0.5
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -73,26 +73,26 @@ env-relay-tf: .venv-relay-tf/.ready  ## make .venv-relay-tf: TensorFlow and Kera
 
 env-models: .venv-models/.ready  ## make .venv-models: transformers, diffusers and others, all else shared with .venv
 
-env-rivals: .venv-rivals/.ready  ## make .venv-rivals: OpenVINO, for benchmarks/bench.py --rivals, all else shared with .venv
+env-rivals: .venv-rivals/.ready  ## make .venv-rivals: OpenVINO, for scripts/bench.py --rivals, all else shared with .venv
 
 models: env-models  ## export, import, compile and compare models of other packages, write out/models.json and .md
 	mkdir -p out
-	.venv-models/bin/python tools/real_models.py --portable --json out/models.json --markdown out/models.md $(ARGS)
+	.venv-models/bin/python scripts/real_models.py --portable --json out/models.json --markdown out/models.md $(ARGS)
 
 bench-models: env-models env-rivals  ## time whole models in realistic sizes, compared with four frameworks, write out/bench_models.json and .png
 	$(call benchmark,.venv-models/bin/python,bench_models,bench_models)
 
 bench-training: env  ## time training steps against PyTorch eager and torch.compile, write out/bench_training.json and .png
-	$(call benchmark,$(PY),bench_training,bench_training)
+	$(call benchmark,$(PY),bench_torch_compile,bench_training) --modes step
 
 bench-busy: env-models env-rivals  ## time whole models while other processes run, compared with four frameworks, write out/bench_busy.json and .png
-	$(call benchmark,.venv-models/bin/python,bench_busy,bench_busy)
+	$(call benchmark,.venv-models/bin/python,bench_models,bench_busy) --busy
 
 bench-relay: env env-relay  ## time decoders by Relay, stock Relay and Relax, write out/bench_relay.json and .png
 	$(call benchmark,$(PY),bench_relay,bench_relay)
 
 bench-torch-compile: env  ## time torch.compile's backend tvm_conv against PyTorch eager and inductor, write out/bench_torch_compile.json and .png
-	$(call benchmark,$(PY),bench_torch_compile,bench_torch_compile)
+	$(call benchmark,$(PY),bench_torch_compile,bench_torch_compile) $(STEP)
 
 bench-first-call: env-rivals  ## time first calls with known and symbolic sizes against inductor, ONNX Runtime and OpenVINO, write out/bench_first_call.json and .png
 	$(call benchmark,.venv-rivals/bin/python,bench_first_call,bench_first_call)
@@ -102,14 +102,14 @@ bench-attention: env  ## time attention by torch.compile against PyTorch eager a
 
 trained-models: env-models  ## train models of other packages by PyTorch and by ours, compare losses and weights, write out/trained.json
 	mkdir -p out
-	.venv-models/bin/python tools/trained_models.py --json out/trained.json $(ARGS)
+	.venv-models/bin/python scripts/trained_models.py --json out/trained.json $(ARGS)
 
 compiled-models: env-models  ## run and train models of other packages by torch.compile, compare with PyTorch, write out/compiled.json
 	mkdir -p out
-	.venv-models/bin/python tools/compiled_models.py --json out/compiled.json $(ARGS)
+	.venv-models/bin/python scripts/compiled_models.py --json out/compiled.json $(ARGS)
 
 bench-int8: env-rivals  ## time quantized layers against ONNX Runtime, OpenVINO and our float32, write out/bench_int8.json and .png
-	$(call benchmark,.venv-rivals/bin/python,bench_int8,bench_int8) --cases benchmarks/cases/bench.json benchmarks/cases/bench_conv.json
+	$(call benchmark,.venv-rivals/bin/python,bench_int8,bench_int8) --cases scripts/cases/bench.json scripts/cases/bench_conv.json
 
 # Two programs that Debian has: qemu-user-static and g++-aarch64-linux-gnu.
 ARM := $(and $(shell command -v qemu-aarch64-static),$(shell command -v aarch64-linux-gnu-g++))
@@ -163,12 +163,12 @@ format: env  ## let ruff fix and format
 
 fuzz: env  ## the property tests, many more examples; PyTorch's database of operators, out/operator_database.jsonl, resumed
 	EXPECT_TVM=0.27 HYPOTHESIS_PROFILE=fuzz $(PY) $(PYTEST) -m "not slow"
-	$(PY) tools/operator_database.py
+	$(PY) scripts/operator_database.py
 
 bench: $(if $(filter relay,$(BENCH_IR)),env-relay,env)  ## time the three operators against torch and stock TVM (BENCH_IR=relay: Relay), write out/
 	mkdir -p out
 	for kind in $(BENCH_KINDS); do \
-	  .venv$(if $(filter relay,$(BENCH_IR)),-relay)/bin/python benchmarks/bench.py --ir $(BENCH_IR) --cases $(BENCH_CASES) --kind $$kind \
+	  .venv$(if $(filter relay,$(BENCH_IR)),-relay)/bin/python scripts/bench.py --ir $(BENCH_IR) --cases $(BENCH_CASES) --kind $$kind \
 	    $(BENCH_ARGS) --json out/$(basename $(notdir $(BENCH_CASES)))-$$kind-$(BENCH_IR).json || exit 1; \
 	done
 
@@ -181,9 +181,12 @@ bench-layers: env-rivals  ## time single layers against PyTorch, stock TVM, ONNX
 	  $(bench_layers) --rivals torch --dtype bfloat16 --json $(OUT)/$$layers-bfloat16.json || exit 1; \
 	done
 
+# So `bench-torch-compile` measures the steps of `bench-training` too: the baselines of both are the same.
+WITH_STEPS := --modes inference training step --step-json docs/measured/bench_training.json
+
 measured: env-rivals env-models env-relay  ## renew the files in docs/measured on this machine, and the tables of the documents: some two hours
-	$(MAKE) OUT=docs/measured bench-layers bench-models bench-training bench-torch-compile bench-first-call bench-attention bench-relay bench-busy bench-int8
-	$(PY) tools/figures.py
+	$(MAKE) OUT=docs/measured STEP="$(WITH_STEPS)" bench-layers bench-models bench-torch-compile bench-first-call bench-attention bench-relay bench-busy bench-int8
+	$(PY) scripts/figures.py
 
 dist: env  ## the sdist and the wheel, checked, and tried in fresh environments without the checkout
 	$(PIP) install --quiet --editable ".[release]"
@@ -193,16 +196,16 @@ dist: env  ## the sdist and the wheel, checked, and tried in fresh environments 
 	for file in dist/*; do \
 	  $(PY) -m venv --clear .venv-dist && \
 	  .venv-dist/bin/python -m pip --disable-pip-version-check install --quiet $(TVM_027) $$file && \
-	  (cd / && $(CURDIR)/.venv-dist/bin/python -W error::DeprecationWarning $(CURDIR)/tools/try_install.py) || exit 1; \
+	  (cd / && $(CURDIR)/.venv-dist/bin/python -W error::DeprecationWarning $(CURDIR)/scripts/try_install.py) || exit 1; \
 	done
 
 try-python:  ## the package in a fresh environment of PYTHON, such as PYTHON=python3.13: a layer and its gradient
 	$(PYTHON) -m venv --clear .venv-try
 	.venv-try/bin/python -m pip --disable-pip-version-check install --quiet $(TVM_027) .
-	cd / && $(CURDIR)/.venv-try/bin/python -W error::DeprecationWarning $(CURDIR)/tools/try_install.py
+	cd / && $(CURDIR)/.venv-try/bin/python -W error::DeprecationWarning $(CURDIR)/scripts/try_install.py
 
 growth: env  ## time the three operators as sizes grow, against torch and the machine's limits, write out/growth.*
-	$(PY) benchmarks/scaling.py
+	$(PY) scripts/scaling.py
 
 clean:  ## remove environments, caches and what the targets wrote
 	rm -rf .venv .venv-models .venv-rivals .venv-tvm026 .venv-tvm025 .venv-relay .venv-relay-tf .venv-aarch64 .venv-dist .venv-try build dist out report python/*.egg-info

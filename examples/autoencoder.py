@@ -59,7 +59,8 @@ def _init(layer: nn.Conv2d | nn.ConvTranspose2d) -> None:
     if isinstance(layer, nn.ConvTranspose2d):
         inputs //= layer.kernel_size[0] ** 2 if layer.stride[0] == 1 else math.prod(layer.stride)
     nn.init.normal_(layer.weight, std=math.sqrt(2 / inputs))
-    nn.init.zeros_(layer.bias)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
 
 
 class Loss(nn.Module):

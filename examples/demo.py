@@ -21,6 +21,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -227,7 +228,7 @@ def write_report(
         unet_pictures=plots.png(plots.pictures(unet.pictures)),
         details=page.details(reports),
         footer=(
-            f"{page.escape(machine)}. TVM target {page.escape(reports[0].target)}, "
+            f"{escape(machine)}. TVM target {escape(reports[0].target)}, "
             f"{reports[0].threads} threads; PyTorch {torch.__version__}, the better of as many "
             f"threads and one. Best of at least 3 runs. Made in {seconds:.0f} s by make demo."
         ),

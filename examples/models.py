@@ -95,12 +95,12 @@ class Vocoder(nn.Module):
         for up, blocks in zip(self.ups, self.residual):
             x = up(nn.functional.leaky_relu(x, 0.1))
             total = torch.zeros_like(x)
-            for block in blocks:
+            for block in (groups := list(blocks.children())):
                 h = x
-                for conv in block:
+                for conv in block.children():
                     h = h + conv(nn.functional.leaky_relu(h, 0.1))
                 total = total + h
-            x = total / len(blocks)
+            x = total / len(groups)
         return torch.tanh(self.after(nn.functional.leaky_relu(x, 0.1)))
 
 

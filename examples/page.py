@@ -6,6 +6,7 @@ from __future__ import annotations
 import string
 from collections.abc import Sequence
 from html import escape
+from operator import attrgetter
 from typing import Any
 
 STYLE = """
@@ -91,7 +92,7 @@ def accuracy(reports: Sequence[Any]) -> str:
     rows = []
     for r in reports:
         cells = [escape(r.model), str(len(r.operators))]
-        for pick in (lambda row: row.stock, lambda row: row.ours):
+        for pick in map(attrgetter, ("stock", "ours")):
             bad = [row for row in r.operators if pick(row).wrong(row.tolerance)]
             errors = [pick(row).error for row in r.operators if pick(row).error is not None]
             worst = f"{max(errors):.0e}" if errors else "–"

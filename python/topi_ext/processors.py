@@ -7,7 +7,8 @@ machine without hyper-threads, and 32 of 64 in a container that may use two.
 
 TVM also pins each thread to a processor, unless ``TVM_BIND_THREADS`` is 0.  A pinned thread waits
 for its processor while another is idle.  A segmentation model beside another busy program took
-118 ms with pinned threads and 71 ms with free ones; alone, both took the same time (bench_busy.py).
+118 ms with pinned threads and 71 ms with free ones; alone, both took the same time
+(scripts/bench_models.py --busy).
 """
 
 from __future__ import annotations

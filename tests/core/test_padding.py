@@ -2,7 +2,7 @@
 """Paddings of every framework against what the framework itself computed, and one into another.
 
 tests/data/padding.json holds what TensorFlow, Keras, JAX, PyTorch and onnxruntime returned
-(tools/padding_golden.py); those that can be imported here are asked again.
+(scripts/padding_golden.py); those that can be imported here are asked again.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import evaluate_cost_model
-import rating
-from benchmark.cases import KINDS, case_of
+from support import rating
+from support.cases import KINDS, case_of
 from topi_ext.cpu.machine import CpuMachine
 from topi_ext.cpu.plan.window import Plan
 from topi_ext.cpu.select.choose import candidates, choose

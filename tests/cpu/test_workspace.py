@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from benchmark.cases import KINDS, read_cases
 from helpers.profile import thinned
+from support.cases import CASES, KINDS, read_cases
 from topi_ext import backend
 from topi_ext.cpu.kernels import build
 from topi_ext.cpu.machine import CpuMachine
@@ -17,7 +16,6 @@ from topi_ext.cpu.select.choose import choose
 from topi_ext.spec.conv import Convolution
 from topi_ext.spec.layout import Layouts
 
-CASES = Path(__file__).parents[2] / "benchmarks" / "cases"
 MACHINES = {
     "AVX-512": CpuMachine(64, 32, fmas=1, threads=2, l2=1 << 20, streams=True),
     "AVX-512 of Intel": CpuMachine(

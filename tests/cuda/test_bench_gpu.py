@@ -17,9 +17,12 @@ import pytest
 import torch
 
 import bench_gpu
-from benchmark.cases import KINDS, Case
 from cuda_emulator.host import Address, Launch, Memory, Plan
-from gpu import (
+from helpers import fake_gpu
+from helpers.fake_gpu import FakeCuda, device
+from support import processes
+from support.cases import KINDS, Case
+from support.gpu import (
     building,
     bundle,
     driver,
@@ -29,12 +32,9 @@ from gpu import (
     summary,
     tensors,
     through_tvm,
-    workers,
 )
-from gpu.record import Record
-from gpu.requests import Request
-from helpers import fake_gpu
-from helpers.fake_gpu import FakeCuda, device
+from support.gpu.record import Record
+from support.gpu.requests import Request
 from topi_ext.cuda.machine import GpuMachine
 from topi_ext.cuda.plan.implicit_gemm import ImplicitGemmPlan
 from topi_ext.cuda.plan.implicit_gemm_mma import ImplicitGemmMmaPlan
@@ -42,7 +42,7 @@ from topi_ext.cuda.plan.tiles import Tile
 from topi_ext.cuda.registry import KERNELS
 from topi_ext.spec.geometry import Geometry
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+SCRIPTS = Path(__file__).parents[2] / "scripts"
 MACHINE = GpuMachine.of_arch("sm_90")
 GEOMETRY = Geometry.of_conv("up", (2, 24, 12, 10), (40, 24, 4, 4), stride=2, padding=1)
 CASE = Case("up", "conv", 2, GEOMETRY)
@@ -214,9 +214,9 @@ def test_bundle_gives_back_what_was_put_in(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--bundle"):
         bundle.Bundle(tmp_path / "absent.zip")
     without_tvm = (
-        f"import sys; sys.path.insert(0, {str(BENCHMARKS)!r}); sys.modules['tvm'] = None\n"
+        f"import sys; sys.path.insert(0, {str(SCRIPTS)!r}); sys.modules['tvm'] = None\n"
         "from pathlib import Path\n"
-        "from gpu import bundle, driver, measure, session\n"
+        "from support.gpu import bundle, driver, measure, session\n"
         f"print(bundle.Bundle(Path({str(path)!r})).get('a/b'))"
     )
     command = [sys.executable, "-c", without_tvm]
@@ -258,7 +258,7 @@ def test_a_run_from_arguments_to_files(tmp_path: Path, capsys: pytest.CaptureFix
         ["--json", str(out), "--plot", str(tmp_path / "gpu.png"), "--through-tvm", "0"]
     )
     listed = [Request(CASE, kind) for kind in KINDS]
-    runner = workers.InProcess(device(FakeCuda()))
+    runner = processes.InProcess(device(FakeCuda()))
     given.bundle = tmp_path / "kernels.zip"
     assert session.run(given, runner, "sm_90", listed[:1], listed) == 1
     found = json.loads(out.read_text())
@@ -279,7 +279,7 @@ def test_a_gpu_that_breaks_costs_a_row(tmp_path: Path) -> None:
     given = bench_gpu.parser().parse_args(["--json", str(out), "--bundle", "kernels.zip"])
     names = ["poison", "up", "hang", "die", "up again"]
     listed = [Request(replace(CASE, name=name), "conv") for name in names]
-    runner = workers.Workers(fake_gpu.open_device)
+    runner = processes.Workers(fake_gpu.open_device)
     record = Record(out, {}, *session.LISTS)
     tasks = session.Tasks(record, runner, "sm_90", given)
     tasks.check(listed[:2], math.inf)
@@ -337,7 +337,7 @@ def test_summary_names_slow_and_incorrect_rows() -> None:
 def test_a_machine_without_cuda_is_told_in_one_line() -> None:
     if torch.version.cuda is not None and torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
-    command = [sys.executable, str(BENCHMARKS / "bench_gpu.py"), "--seconds", "1"]
+    command = [sys.executable, str(SCRIPTS / "bench_gpu.py"), "--seconds", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1 and done.stderr.startswith("bench_gpu: torch")

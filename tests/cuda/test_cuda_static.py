@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from figures import static_of
-from gpu import toolchain
-from gpu_static import banks, ceilings, sass, shapes, static, tables
+from support.gpu import toolchain
+from support.gpu_static import banks, ceilings, sass, shapes, static, tables
 from topi_ext.cuda.machine import GpuMachine
 from topi_ext.cuda.plan.implicit_gemm import ImplicitGemmPlan
 from topi_ext.cuda.plan.implicit_gemm_mma import ImplicitGemmMmaPlan

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import bench_gpu_models
-from gpu import model_summary, runtime, toolchain
-from gpu.model_bundle import Bundle, Model
+from support.gpu import model_summary, runtime, toolchain
+from support.gpu.model_bundle import Bundle, Model
 
 BENCHMARK = Path(bench_gpu_models.__file__)
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"

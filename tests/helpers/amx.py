@@ -44,7 +44,7 @@ def compiled(where: Path) -> tuple[Path, Path]:
     return guarded.compiled("guard.c", where), guarded.compiled("amx_emulator.c", where)
 
 
-def products(done: subprocess.CompletedProcess) -> int:
+def products(done: subprocess.CompletedProcess[str]) -> int:
     """Return the number of tile products that the emulator counted."""
     found = re.search(r"AMX emulator: (\d+) products", done.stderr)
     assert found, done.stderr[-2000:]
@@ -55,7 +55,7 @@ def check(
     libraries: tuple[Path, Path],
     where: Path,
     kernels: dict[str, object],
-    operands: dict[str, list],
+    operands: dict[str, list[Any]],
     *,
     granted: bool = True,
 ) -> dict[str, np.ndarray]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 
-def assembly(module: object) -> str:
+def assembly(module: Any) -> str:
     """The assembly of a compiled module."""
     pending = [getattr(module, "mod", module)]
     while pending:

@@ -126,7 +126,7 @@ def compiled(module: tvm.IRModule) -> Callable[..., list[torch.Tensor]]:
 
     def run(*args: Any) -> list[torch.Tensor]:
         given = [ready(a) if isinstance(a, torch.Tensor) else a for a in args]
-        return [torch.from_dlpack(result) for result in function(*given)]
+        return [torch.utils.dlpack.from_dlpack(result) for result in function(*given)]
 
     return run
 

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 import tvm
@@ -53,7 +54,7 @@ def some_block(problem: Convolution, dice: random.Random) -> list[int]:
     return block
 
 
-def stored(case: FaceCase, rng: np.random.Generator) -> tuple[list, list]:
+def stored(case: FaceCase, rng: np.random.Generator) -> tuple[list[Any], list[Any]]:
     """Both operands canonical, and the arguments of a kernel."""
     values = case.arrays(rng)
     out = np.zeros(case.stored_shape(case.roles[2]), numpy_dtype(case.dtypes[2]))
@@ -99,7 +100,9 @@ class SomeKernels:
 def packed(problem: Convolution, plan: object, weight: np.ndarray) -> np.ndarray:
     """Weights packed by the kernel's own function, which needs no special instruction."""
     func = kernels.build_packing(problem, plan).with_attr("global_symbol", "pack")
-    elements, dtype = kernels.packed_weights(problem, plan)
+    made = kernels.packed_weights(problem, plan)
+    assert made is not None
+    elements, dtype = made
     into = tvm.runtime.tensor(np.full(elements, 99, numpy_dtype(dtype)))
     tvm.compile(tvm.IRModule({"pack": func}), host_target())["pack"](
         tvm.runtime.tensor(weight), into

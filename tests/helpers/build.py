@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +30,9 @@ def target() -> tvm.target.Target:
     return quickly_compiled(relax_ext.host_target())
 
 
-def stored_shape(case: Case, which: int, sizes: Mapping[str, object] | None = None) -> tuple:
+def stored_shape(
+    case: Case, which: int, sizes: Mapping[str, object] | None = None
+) -> tuple[Any, ...]:
     """Shape of operand `which` as stored; `sizes` puts symbols in place of N, D, H or W."""
     shape = case.shapes[which]
     canonical = case.kernel_canonical if which == 1 else case.data_canonical
@@ -143,7 +146,7 @@ def run(vm: relax.VirtualMachine, name: str, *arrays: np.ndarray) -> list[np.nda
     return [t.numpy() for t in _flat(result)]
 
 
-def _flat(result: object) -> Iterator[object]:
+def _flat(result: Any) -> Iterator[Any]:
     if hasattr(result, "numpy"):
         yield result
     else:
@@ -240,5 +243,6 @@ def second_gradients(case: Case, *arrays: np.ndarray) -> list[np.ndarray]:
     leaves = [oracle.tensor(a, requires_grad=True) for a in arrays[:3]]
     data, weight, seed = leaves
     first = torch.autograd.grad(case.forward(data, weight), (data, weight), seed, create_graph=True)
-    scalar = sum((g * oracle.tensor(a)).sum() for g, a in zip(first, arrays[3:]))
+    terms = [(g * oracle.tensor(a)).sum() for g, a in zip(first, arrays[3:])]
+    scalar = torch.stack(terms).sum()
     return [g.numpy() for g in torch.autograd.grad(scalar, leaves)]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +42,7 @@ EPILOGUE: dict[str, Callable[..., np.ndarray]] = {
 }
 
 
-NHWC = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
+NHWC: dict[str, Any] = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
 WORDS = [
     Words("conv", "conv2d", "2x9x14x13", "20x9x3x3", padding="1"),
     Words("up", "conv2d_transpose", "1x32x8x8", "32x16x4x4", stride="2", padding="1",
@@ -157,7 +158,9 @@ def emitted(words: Sequence[Words], target: object) -> list[CKernel]:
 def of_family(words: Words, family: str, target: object) -> CKernel | None:
     """One with the fastest plan of this row of the registry; None where it does not serve."""
     request = read(words)
-    machine = CpuBackend.of(target).machine
+    backend = CpuBackend.of(target)
+    assert backend is not None
+    machine = backend.machine
     problem = Convolution(
         request.kind, request.geometry.as_rank3(), request.layouts, request.n, request.dtypes
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -133,7 +134,7 @@ class Case:
         """Products in one element of the data's gradient, at most."""
         return self.outs // self.groups * math.prod(self.kernel)
 
-    def attributes(self) -> dict:
+    def attributes(self) -> dict[str, Any]:
         """Keyword arguments of the Relax operator, as a user would state them."""
         stated = dict(
             strides=self.stride, padding=self.padding, dilation=self.dilation, groups=self.groups
@@ -181,7 +182,7 @@ class Case:
         size = self.forward(oracle.tensor(data).abs(), oracle.tensor(weight).abs()).numpy()
         compare.assert_close(got, want, size, self.terms, dtypes=self.dtypes, what=self)
 
-    def with_(self, **changes: object) -> Case:
+    def with_(self, **changes: Any) -> Case:
         return replace(self, **changes)
 
 
@@ -256,7 +257,7 @@ any_case = st.one_of(*(cases(op, rank) for op in ("conv", "conv_transpose") for 
 
 def geometry_of(case: Case) -> Geometry:
     """The geometry under test, through the constructor that belongs to the operator."""
-    attributes = dict(
+    attributes: dict[str, Any] = dict(
         stride=case.stride, padding=case.padding, dilation=case.dilation, groups=case.groups
     )
     if case.transposed:

@@ -15,7 +15,7 @@ PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 CMAKE, CTEST = (shutil.which(name, path=PATH) for name in ("cmake", "ctest"))
 
 
-def run(*command: object, **env: str) -> subprocess.CompletedProcess:
+def run(*command: object, **env: str) -> subprocess.CompletedProcess[str]:
     """A command, with this project's packages, and `env`, in its environment."""
     return subprocess.run(
         list(map(str, command)),
@@ -26,7 +26,9 @@ def run(*command: object, **env: str) -> subprocess.CompletedProcess:
     )
 
 
-def configure(source: Path, build: Path, *options: str, **env: str) -> subprocess.CompletedProcess:
+def configure(
+    source: Path, build: Path, *options: str, **env: str
+) -> subprocess.CompletedProcess[str]:
     """The first step."""
     python = f"-DPython_EXECUTABLE={sys.executable}"
     return run(CMAKE, "-S", source, "-B", build, python, *options, **env)

@@ -56,7 +56,7 @@ def stored_tflite(kind: str, folder: Path) -> Path:
     return path
 
 
-def one_conv_transpose(path: Path, sizes: list[int | str], **attrs: object) -> Path:
+def one_conv_transpose(path: Path, sizes: list[int | str], **attrs: Any) -> Path:
     """An ``.onnx`` of one ConvTranspose 3 -> 4, kernel 4 x 3."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import tvm
@@ -14,8 +15,8 @@ from helpers.cases import Case, geometry_of
 from helpers.compare import numpy_dtype
 from helpers.faces import FaceCase
 from helpers.guarded import symbolic
+from support.gpu.bundle import machine_of
 from topi_ext.cuda.backend import CudaBackend
-from topi_ext.cuda.machine import GpuMachine
 from topi_ext.cuda.plan.direct import DirectPlan
 from topi_ext.cuda.plan.implicit_gemm import ImplicitGemmPlan
 from topi_ext.cuda.plan.implicit_gemm_mma import ImplicitGemmMmaPlan
@@ -27,27 +28,27 @@ from topi_ext.spec.conv import Convolution
 from topi_ext.spec.layout import Layouts
 
 ARCH = "sm_90"
-BACKEND = CudaBackend(GpuMachine.of_arch(ARCH))
+BACKEND = CudaBackend(machine_of(ARCH))
 TARGET = tvm.target.Target({"kind": "cuda", "arch": ARCH}, host={"kind": "llvm"})
 
 ORDERS = (0, 1, 2)
 """In which threads take turns: ascending, descending, shuffled."""
 
 
-def problem_of(case: FaceCase, *, is_symbolic: bool = False, **more: object) -> Convolution:
+def problem_of(case: FaceCase, *, is_symbolic: bool = False, **more: Any) -> Convolution:
     """The problem of a case; `more` are fields of it."""
     geometry, n = symbolic(case) if is_symbolic else (case.geometry, case.n)
     made = Convolution(case.face, geometry.as_rank3(), case.orders, n, case.dtypes)
     return replace(made, **more)
 
 
-def emulated(func: object, **options: object) -> Callable:
+def emulated(func: object, **options: Any) -> Callable[..., Any]:
     """A PrimFunc, compiled for the emulator, which watches every access unless asked otherwise."""
     return cuda_emulator.build(func, TARGET, **{"mode": "watch", **options})
 
 
 def result_of(
-    run: Callable, case: FaceCase, operands: Sequence[np.ndarray], order: int = 0
+    run: Callable[..., Any], case: FaceCase, operands: Sequence[np.ndarray], order: int = 0
 ) -> np.ndarray:
     """Return the result of a kernel of `case`, as stored; elements that it does not write keep a
     mark."""
@@ -59,7 +60,7 @@ def result_of(
 
 def check(
     case: FaceCase,
-    plan: object = None,
+    plan: Any = None,
     *,
     is_symbolic: bool = False,
     seed: int = 0,
@@ -86,7 +87,7 @@ _LAST = Layouts("NHWC", "OHWI", "NHWC")
 _HALVES = ("float16",) * 3
 
 
-def _face(name: str, case: Case, **more: object) -> FaceCase:
+def _face(name: str, case: Case, **more: Any) -> FaceCase:
     return FaceCase(name, geometry_of(case), case.n, **more)
 
 

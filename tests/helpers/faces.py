@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -42,7 +43,7 @@ class FaceCase:
         g = self.geometry
         return {"x": g.x_shape(self.n), "w": g.w_shape, "y": g.y_shape(self.n)}[role]
 
-    def stored_shape(self, role: str, n: object = None) -> tuple:
+    def stored_shape(self, role: str, n: object = None) -> tuple[Any, ...]:
         """Return the shape as stored, with another batch if given."""
         g, order = self.geometry, getattr(self.orders, role)
         n = self.n if n is None else n
@@ -75,17 +76,17 @@ class FaceCase:
 
     def want(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """The float64 result of canonical operands, by PyTorch."""
-        g, a, b = self.geometry, oracle.tensor(a), oracle.tensor(b)
+        g, x, y = self.geometry, oracle.tensor(a), oracle.tensor(b)
         if self.face == "conv_transpose":
             extra = g.output_padding
             return oracle.conv_transpose(
-                a, b, g.stride, g.padding, extra, g.dilation, g.groups
+                x, y, g.stride, g.padding, extra, g.dilation, g.groups
             ).numpy()
         # Fitted: PyTorch derives the size of y, which the geometry knows.
         attributes = (g.stride, g.fitted().padding, g.dilation, g.groups)
         if self.face == "conv":
-            return oracle.conv(a, b, *attributes).numpy()
-        return oracle.conv_weight_grad(a, b, g.kernel, *attributes).numpy()
+            return oracle.conv(x, y, *attributes).numpy()
+        return oracle.conv_weight_grad(x, y, g.kernel, *attributes).numpy()
 
     def check(self, got: np.ndarray, a: np.ndarray, b: np.ndarray, *, tiled: bool = False) -> None:
         """Compare a stored result with what canonical operands give.

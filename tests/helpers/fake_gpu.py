@@ -6,12 +6,12 @@ from __future__ import annotations
 import ctypes
 import os
 import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from cuda_emulator.host import Address, Launch, Memory, Plan
-from gpu import bundle, driver, measure
-from gpu.requests import Request
-from topi_ext.cuda.machine import GpuMachine
+from support.gpu import bundle, clock, driver, measure
+from support.gpu.requests import Request
 
 ILLEGAL_ADDRESS = 700
 
@@ -26,7 +26,7 @@ class FakeCuda:
     def __init__(self) -> None:
         self.launches: list[tuple[Any, ...]] = []
         self.attributes: list[int] = []
-        self.then = lambda values: None
+        self.then: Callable[[list[int]], None] = lambda values: None
         self.code = b""
         self.status = 0
 
@@ -65,10 +65,13 @@ class FakeCuda:
         return self.status
 
 
-class FakeClock:
+class FakeClock(clock.Clock):
     """Every call takes a millisecond, but for PyTorch's, which takes three."""
 
-    def cold(self, runs: dict[str, Any], budget: float) -> dict[str, float]:
+    def __init__(self, flush: int) -> None:
+        pass
+
+    def cold(self, runs: Mapping[str, Any], budget: float) -> dict[str, float]:
         return {name: 3.0 if name.startswith("torch") else 1.0 for name in runs}
 
     def graph(self, run: Any) -> float | None:
@@ -86,9 +89,9 @@ def prepared(request: Request) -> bundle.Prepared:
 
 def device(cuda: FakeCuda) -> measure.Device:
     """A device whose memory is the processor's."""
-    machine = GpuMachine.of_arch("sm_90")
+    machine = bundle.machine_of("sm_90")
     opened = driver.Driver(cuda)
-    return measure.Device(opened, FakeClock(), machine, "sm_90", prepared, None, "cpu")
+    return measure.Device(opened, FakeClock(0), machine, "sm_90", prepared, None, "cpu")
 
 
 def open_device() -> measure.Device:

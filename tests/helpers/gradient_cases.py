@@ -369,7 +369,8 @@ def strided_slice(draw: Draw) -> GradientCase:
     """Any steps on two of three axes, backwards too."""
     x = values(draw, *(draw.int(4, 9) for _ in range(3)))
     axes = sorted(draw.random.sample(range(3), 2))
-    begins, ends, steps, slices = [], [], [], [slice(None)] * 3
+    begins, ends, steps = [], [], []
+    slices: list[Any] = [slice(None)] * 3
     for axis in axes:
         size, step = x.shape[axis], draw.pick(1, 1, 2, 3, -1, -2)
         low, high = sorted(draw.random.sample(range(size + 1), 2))

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tvm
@@ -30,7 +31,7 @@ def compiled(source: str, where: Path) -> Path:
     return library
 
 
-def python(script: str, *arguments: object, **more: str) -> subprocess.CompletedProcess:
+def python(script: str, *arguments: object, **more: str) -> subprocess.CompletedProcess[str]:
     """Run one of the scripts here by itself, with `more` in its environment."""
     return subprocess.run(
         [sys.executable, str(HERE / script), *map(str, arguments)],
@@ -44,11 +45,11 @@ def python(script: str, *arguments: object, **more: str) -> subprocess.Completed
 def run(
     guard: Path,
     where: Path,
-    kernels: Mapping[str, object],
+    kernels: Mapping[str, Any],
     operands: Mapping[str, list[np.ndarray]],
     target: tvm.target.Target,
     **more: str,
-) -> tuple[subprocess.CompletedProcess, dict[str, np.ndarray]]:
+) -> tuple[subprocess.CompletedProcess[str], dict[str, np.ndarray]]:
     """Compile `kernels` and run each on its operands, the result last.
 
     Returns
@@ -75,5 +76,5 @@ def symbolic(case: FaceCase) -> tuple[Geometry, object]:
     def variables(name: str) -> tuple[object, ...]:
         return tuple(tir.Var(f"{name}{axis}", "int64") for axis in range(g.rank))
 
-    sizes = {"x_size": variables("x"), "y_size": variables("y")}
+    sizes: dict[str, Any] = {"x_size": variables("x"), "y_size": variables("y")}
     return replace(g, **sizes), tir.Var("n", "int64")

@@ -12,6 +12,7 @@ import pickle
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tvm
@@ -41,7 +42,7 @@ class Guard:
         """
         start = self.library.guarded_alloc(max(values.nbytes + offset, 1)) + offset
         memory = (ctypes.c_char * values.nbytes).from_address(start)
-        copy = np.frombuffer(memory, values.dtype).reshape(values.shape)
+        copy = np.frombuffer(memoryview(memory), values.dtype).reshape(values.shape)
         copy[...] = values
         return copy
 
@@ -50,11 +51,11 @@ def tensor_of(array: np.ndarray) -> tvm.runtime.Tensor:
     """TVM's view of an array; NumPy hands bfloat16 over as its bits."""
     if array.dtype != compare.numpy_dtype("bfloat16"):
         return tvm_ffi.from_dlpack(array, require_alignment=0)
-    bits = tvm_ffi.from_dlpack(array.view("uint16"), require_alignment=0)
+    bits: Any = tvm_ffi.from_dlpack(array.view("uint16"), require_alignment=0)
     return bits._create_view(array.shape, "bfloat16")
 
 
-def _ffi_libraries() -> list[Path]:
+def _ffi_libraries() -> Iterator[Path]:
     return (Path(tvm_ffi.__file__).parent / "lib").glob("libtvm_ffi.*")
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from helpers.compare import numpy_dtype
 from helpers.faces import FaceCase
 from helpers.guarded import symbolic
 from helpers.targets import quickly_compiled
-from topi_ext import compat
+from support.environment import host_features
 from topi_ext.cpu.kernels import build, direct, wgrad_winograd
 from topi_ext.cpu.machine import CpuMachine
 from topi_ext.emit.lowering import pipeline_of_kernels
@@ -23,7 +24,7 @@ from topi_ext.target import host_target
 HOST = quickly_compiled(host_target())
 
 
-STREAMS = CpuMachine.of_features(*compat.llvm_features(HOST)).streams
+STREAMS = CpuMachine.of_features(*host_features(HOST)).streams
 
 
 def problem_of(case: FaceCase) -> Convolution:
@@ -40,7 +41,7 @@ def kernel_of(problem: Convolution, plan: object) -> object:
     return build(problem, plan)
 
 
-def built(kernels: list[object], target: tvm.target.Target = HOST) -> tvm.runtime.Executable:
+def built(kernels: list[Any], target: tvm.target.Target = HOST) -> tvm.runtime.Executable:
     """One module of all kernels, ``f0(a, b, out)``, ``f1(a, b, out)``, ..."""
     names = [f"f{number}" for number in range(len(kernels))]
     functions = {n: f.with_attr("global_symbol", n) for n, f in zip(names, kernels)}
@@ -61,7 +62,7 @@ def guarded(array: np.ndarray, mark: float) -> tuple[tvm.runtime.Tensor, np.ndar
 
 
 def run(
-    kernel: Callable, case: FaceCase, rng: np.random.Generator, *, tiled: bool = False
+    kernel: Callable[..., Any], case: FaceCase, rng: np.random.Generator, *, tiled: bool = False
 ) -> np.ndarray:
     """Run between guards and compare; returns the result as stored."""
     a, b = case.arrays(rng)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -107,7 +108,8 @@ def permute(array: np.ndarray, source: str, target: str) -> np.ndarray:
 
     # The same backwards.
     axes = _axes(target)
-    shape, position = [], {}
+    shape: list[int] = []
+    position: dict[Any, int] = {}
     for letter, size in zip(letters, sizes):
         at = [i for i, (other, block) in enumerate(axes) if other == letter and block]
         coarse = [i for i, (other, block) in enumerate(axes) if other == letter and not block]

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from topi_ext.backend import of_target
-from topi_ext.cpu import backend as cpu_backend
+from topi_ext.cpu import kernels
+from topi_ext.cpu.backend import CpuBackend
 from topi_ext.cpu.plan.direct import DirectPlan
 from topi_ext.cpu.plan.window import Plan
 from topi_ext.cpu.select.choose import candidates, choose
@@ -33,7 +33,8 @@ def problem(prepacked: bool = False) -> Convolution:
 
 def plant(path: Path, target: Any, one: Convolution) -> Plan:
     """Write a file that says that the slowest of `direct`, by estimate, was the fastest."""
-    found = of_target(target)
+    found = CpuBackend.of(target)
+    assert found is not None
     rated = (each for each in candidates(one, found.machine) if isinstance(each[1], DirectPlan))
     plan = max(rated, key=lambda each: each[0])[1]
     assert plan != choose(one, found.machine)
@@ -46,12 +47,12 @@ def plant(path: Path, target: Any, one: Convolution) -> Plan:
 def built() -> Iterator[list[Plan]]:
     """The plans of kernels that are built inside the block."""
     plans: list[Plan] = []
-    build = cpu_backend.kernels.build
+    build = kernels.build
 
     def spy(problem: Convolution, plan: Plan) -> Any:
         plans.append(plan)
         return build(problem, plan)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu_backend.kernels, "build", spy)
+        patch.setattr(kernels, "build", spy)
         yield plans

@@ -5,6 +5,7 @@ an epilogue makes of integer sums: steps in float32, one rounding."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tvm
@@ -27,11 +28,11 @@ OPERANDS = [
 
 
 def run(
-    kernel: Callable,
+    kernel: Callable[..., Any],
     case: FaceCase,
     zero_points: tuple[int, int],
     rng: np.random.Generator,
-    packed: tuple[Callable, Packing] | None = None,
+    packed: tuple[Callable[..., Any], Packing] | None = None,
 ) -> None:
     """Run between guards and compare; weights go through the function that packs them, if any."""
     values = case.arrays(rng)

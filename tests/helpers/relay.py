@@ -40,7 +40,7 @@ def parameters(case: Case, number: int, unknown: str = "") -> list[relay.Var]:
     """Data and weight; the data's axes named by the letters of `unknown` have no known size."""
     made = []
     for which, name in enumerate(("data", "weight")):
-        shape = case.stored(np.empty(case.shapes[which], np.int8), which).shape
+        shape: Any = case.stored(np.empty(case.shapes[which], np.int8), which).shape
         if which == 0 and unknown:
             letters = case.layouts[0]
             shape = [relay.Any() if a in unknown else size for a, size in zip(letters, shape)]

@@ -73,7 +73,7 @@ class Model:
         w = relay.const(stored) if self.constant else self.given("w", stored)
         name = f"conv{self.rank}d" + "_transpose" * self.transposed
         each = {"strides": 1 + self.transposed, "padding": self.taps // 2, "kernel_size": self.taps}
-        options = {key: (value,) * self.rank for key, value in each.items()}
+        options: dict[str, Any] = {key: (value,) * self.rank for key, value in each.items()}
         options |= {"channels": self.outs, "groups": self.groups}
         options |= {"data_layout": self.layout, "kernel_layout": kernel}
         self.value = getattr(relay.nn, name)(x, w, **options)

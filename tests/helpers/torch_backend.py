@@ -99,7 +99,8 @@ def check_training(
         result = module(*values)
         result.square().sum().backward()
         results.append(result.detach())
-    assert_same(*results, limit)
+    first, second = results
+    assert_same(first, second, limit)
     assert_same(gradients(given), gradients(other), limit)
     assert_same(gradients(model.parameters()), gradients(twin.parameters()), limit)
     assert_same(list(model.buffers()), list(twin.buffers()), limit)

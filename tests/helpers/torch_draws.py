@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +23,10 @@ class Call:
     tensors: tuple[torch.Tensor, ...]
 
 
+Whole = int
+"""The type, where `int` is a method."""
+
+
 class Draw:
     """Random arguments from one seed."""
 
@@ -35,46 +40,48 @@ class Draw:
     def real(self, low: float = 0.25, high: float = 2.0) -> float:
         return round(self.random.uniform(low, high), 3)
 
-    def int(self, low: int, high: int) -> int:
+    def int(self, low: Whole, high: Whole) -> Whole:
         return self.random.randint(low, high)
 
-    def shape(self, rank: int | None = None) -> tuple[int, ...]:
+    def shape(self, rank: Whole | None = None) -> tuple[Whole, ...]:
         return tuple(self.int(2, 6) for _ in range(rank or self.int(2, 4)))
 
-    def normal(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    def normal(self, *shape: Whole, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         values = torch.randn(shape or self.shape(), generator=self.generator) * 2
         return values.to(dtype)
 
-    def floats(self, *shape: int) -> torch.Tensor:
+    def floats(self, *shape: Whole) -> torch.Tensor:
         """Return a tensor of any dtype that models have between layers."""
         return self.normal(
             *shape, dtype=self.pick(torch.float32, torch.float32, torch.float64, torch.float16)
         )
 
-    def positive(self, *shape: int) -> torch.Tensor:
+    def positive(self, *shape: Whole) -> torch.Tensor:
         return self.normal(*shape).abs() + 0.1
 
-    def unit(self, *shape: int) -> torch.Tensor:
+    def unit(self, *shape: Whole) -> torch.Tensor:
         """Inside (-1, 1)."""
         return torch.tanh(self.normal(*shape)) * 0.99
 
-    def ints(self, low: int, high: int, *shape: int, dtype: Any = torch.int64) -> torch.Tensor:
+    def ints(
+        self, low: Whole, high: Whole, *shape: Whole, dtype: Any = torch.int64
+    ) -> torch.Tensor:
         size = shape or self.shape()
         return torch.randint(low, high, size, generator=self.generator).to(dtype)
 
-    def numbers(self, *shape: int) -> torch.Tensor:
+    def numbers(self, *shape: Whole) -> torch.Tensor:
         """Floats or integers."""
         if self.pick(True, False):
             return self.floats(*shape)
         return self.ints(-9, 10, *shape, dtype=self.pick(torch.int32, torch.int64))
 
-    def truths(self, *shape: int) -> torch.Tensor:
+    def truths(self, *shape: Whole) -> torch.Tensor:
         return self.ints(0, 2, *shape) > 0
 
-    def axis(self, tensor: torch.Tensor) -> int:
+    def axis(self, tensor: torch.Tensor) -> Whole:
         return self.int(-tensor.ndim, tensor.ndim - 1)
 
-    def axes(self, tensor: torch.Tensor) -> list[int]:
+    def axes(self, tensor: torch.Tensor) -> list[Whole]:
         return sorted(self.random.sample(range(tensor.ndim), self.int(1, tensor.ndim)))
 
 
@@ -155,10 +162,9 @@ def _clamp(d: Draw) -> Call:
 def _clamp_by_tensors(d: Draw) -> Call:
     x = d.numbers()
     low, high = d.normal(x.shape[-1]).to(x.dtype), d.normal(*x.shape).to(x.dtype)
-    low, high = (low, high) if d.pick(True, False) else (low - 1, None)
-    if high is None:
-        return Call(lambda x, low: torch.clamp(x, low), (x, low))
-    return Call(torch.clamp, (x, low, high))
+    if d.pick(True, False):
+        return Call(torch.clamp, (x, low, high))
+    return Call(lambda x, low: torch.clamp(x, low), (x, low - 1))
 
 
 def _pad(d: Draw) -> Call:
@@ -263,7 +269,11 @@ def _layer_norm(d: Draw) -> Call:
     x = d.normal()
     shape, eps = x.shape[d.int(0, x.ndim - 1) :], d.real(0.001, 1)
     weights = (d.normal(*shape), d.normal(*shape))[: d.pick(0, 1, 2)]
-    return Call(lambda x, *weights: F.layer_norm(x, shape, *weights, eps=eps), (x, *weights))
+
+    def function(x: Any, weight: Any = None, bias: Any = None) -> Any:
+        return F.layer_norm(x, shape, weight, bias, eps)
+
+    return Call(function, (x, *weights))
 
 
 def _instance_norm(d: Draw) -> Call:
@@ -280,10 +290,11 @@ def _instance_norm(d: Draw) -> Call:
 def _batch_norm(d: Draw) -> Call:
     eps, affine = d.real(0.001, 1), d.pick(True, False)
     stats = tuple(d.positive(3) for _ in range(4 if affine else 2))
-    return Call(
-        lambda x, mean, var, *affine: F.batch_norm(x, mean, var, *affine, eps=eps),
-        (d.normal(2, 3, 4, 5), *stats),
-    )
+
+    def function(x: Any, mean: Any, var: Any, weight: Any = None, bias: Any = None) -> Any:
+        return F.batch_norm(x, mean, var, weight, bias, eps=eps)
+
+    return Call(function, (d.normal(2, 3, 4, 5), *stats))
 
 
 def _attention(d: Draw) -> Call:
@@ -628,6 +639,10 @@ def _softmax(function: Callable[..., Any]) -> Callable[[Draw], Call]:
     return draw
 
 
+def _bitwise(name: str, d: Draw) -> Call:
+    return Call(getattr(torch, f"bitwise_{name}"), (d.ints(0, 99, 3, 4), d.ints(0, 99, 3, 4)))
+
+
 DRAWS: dict[str, Callable[[Draw], Call]] = {
     **{
         name: _unary(getattr(torch, name))
@@ -701,12 +716,7 @@ DRAWS: dict[str, Callable[[Draw], Call]] = {
     "atan2": _binary(torch.atan2, "normal"),
     "logaddexp": _binary(torch.logaddexp, "normal"),
     "logical_not": _simple(torch.logical_not),
-    **{
-        f"bitwise_{name}": lambda d, name=name: Call(
-            getattr(torch, f"bitwise_{name}"), (d.ints(0, 99, 3, 4), d.ints(0, 99, 3, 4))
-        )
-        for name in ("and", "or", "xor")
-    },
+    **{f"bitwise_{name}": partial(_bitwise, name) for name in ("and", "or", "xor")},
     "round": _round,
     "isin": _isin,
     "bucketize": _bucketize,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies of installed TVMs with the patches of ``tools/upstream.py`` in them."""
+"""Copies of installed TVMs with the patches of ``scripts/upstream.py`` in them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PYTHONS = {"0.27": ".venv", "0.26": ".venv-tvm026", "relay-0.17": ".venv-relay"}
 
 def series(base: str, out: Path, *more: str) -> subprocess.CompletedProcess[str]:
     """Run the program that writes patches."""
-    command = [sys.executable, "tools/upstream.py", "--base", base, "--out", str(out), *more]
+    command = [sys.executable, "scripts/upstream.py", "--base", base, "--out", str(out), *more]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 

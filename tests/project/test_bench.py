@@ -19,16 +19,15 @@ import numpy as np
 import pytest
 import torch
 
-import tables
-from benchmark import baselines, by_relax, by_torch, measure, session, summary, timing
-from benchmark.arguments import parse
-from benchmark.cases import KINDS, Case, read_cases
-from benchmark.engines import UnavailableError
 from helpers import oracle
+from support import baselines, by_relax, by_torch, measure, session, summary, tables, timing
+from support.arguments import parse
+from support.cases import KINDS, Case, read_cases
+from support.engines import UnavailableError
 from topi_ext.spec.conv import RESULT
 
 ROOT = Path(__file__).parents[2]
-BENCHMARKS, TOOLS = ROOT / "benchmarks", ROOT / "tools"
+SCRIPTS = ROOT / "scripts"
 
 # What readers of the JSON rely on.
 KEYS = {
@@ -123,7 +122,7 @@ def test_command_line(tmp_path: Path) -> None:
     """Run the command line as a user does: all operator kinds, all baselines, table, JSON and
     plot."""
     out, plot = tmp_path / "out" / "rows.json", tmp_path / "plot.png"
-    command = [sys.executable, str(BENCHMARKS / "bench.py"), "--kind", "all", "--threads", "1"]
+    command = [sys.executable, str(SCRIPTS / "bench.py"), "--kind", "all", "--threads", "1"]
     command += ["--cases", str(written(tmp_path, SMALL)), "--time-budget", "0.001"]
     command += [
         "--json",
@@ -421,9 +420,9 @@ def test_bad_arguments(
 def test_random_cases_are_drawn_again(op: str, seed: int, file: str, tmp_path: Path) -> None:
     """The random cases in the repository are those of their seed, not a selection."""
     out = tmp_path / file
-    command = [sys.executable, str(TOOLS / "random_cases.py"), str(out), "--op", op]
+    command = [sys.executable, str(SCRIPTS / "random_cases.py"), str(out), "--op", op]
     subprocess.run([*command, "--seed", str(seed)], check=True)
-    assert out.read_text() == (BENCHMARKS / "cases" / file).read_text()
+    assert out.read_text() == (SCRIPTS / "cases" / file).read_text()
     assert len(read_cases(out)) == 60
 
 
@@ -443,7 +442,7 @@ QUANTIZED = [
 def test_benchmarks_beside(script: str, tmp_path: Path) -> None:
     """Quantized layers beside float32 and a baseline, and what measured plans gain."""
     out, plot = tmp_path / "out.json", tmp_path / "plot.png"
-    command = [sys.executable, str(BENCHMARKS / script), "--threads", "1", "--json", str(out)]
+    command = [sys.executable, str(SCRIPTS / script), "--threads", "1", "--json", str(out)]
     command += ["--cases", str(written(tmp_path, QUANTIZED)), "--plot", str(plot)]
     command += ["--rivals", "float32,onnxruntime"] if script == "bench_int8.py" else []
     done = subprocess.run(command, capture_output=True, text=True, check=False)

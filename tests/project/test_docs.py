@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-import compiled_models_page
+import compiled_models
 import modules_page
 from helpers.documents import DOCS, ROOT, blocks
 
@@ -134,7 +134,7 @@ def test_a_dead_link_is_seen(tmp_path: Path) -> None:
 @every_page
 def test_files_that_are_named_exist(page: Path) -> None:
     named = re.findall(
-        r"\b(?:tests|benchmarks|tools|python|docs|examples)/[\w/-]+\.(?:py|json|md|yml)",
+        r"\b(?:tests|scripts|python|docs|examples)/[\w/-]+\.(?:py|json|md|yml)",
         page.read_text(),
     )
     assert [name for name in named if "NAME" not in name and not (ROOT / name).exists()] == []
@@ -149,12 +149,12 @@ def test_every_page_is_on_the_site() -> None:
 
 
 def test_the_page_of_compiled_models_is_made_of_its_rows() -> None:
-    rows = json.loads(compiled_models_page.MEASURED.read_text())
-    assert compiled_models_page.PAGE.read_text() == compiled_models_page.page(rows)
+    rows = json.loads(compiled_models.MEASURED.read_text())
+    assert compiled_models.PAGE.read_text() == compiled_models.page(rows)
 
 
 def test_the_page_of_modules_is_what_they_say() -> None:
-    """docs/developer/modules.md is made by tools/modules_page.py, of every module's docstring."""
+    """docs/developer/modules.md is made by scripts/modules_page.py, of every module's docstring."""
     assert modules_page.PAGE.read_text() == modules_page.page()
 
 
@@ -165,9 +165,9 @@ def test_every_module_has_a_line_of_its_own() -> None:
 
 
 def test_pictures_are_those_of_the_script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """tools/draw_phases.py still runs and draws what is there, and every picture is shown."""
+    """scripts/draw_phases.py still runs and draws what is there, and every picture is shown."""
     pytest.importorskip("matplotlib", reason="draws with matplotlib")
-    path = ROOT / "tools" / "draw_phases.py"
+    path = ROOT / "scripts" / "draw_phases.py"
     spec = importlib.util.spec_from_file_location("draw_phases", path)
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)

@@ -13,21 +13,21 @@ import pytest
 
 import figures
 import figures_history
-from benchmark import steps, workers
+from support import steps, workers
 
 SERVES = """
 import sys, time
 sys.path.insert(0, {path!r})
-from benchmark.workers import serve
+from support.workers import serve
 print("a library speaks")
 print("a warning " * 20_000, file=sys.stderr)
 serve(lambda: time.sleep({seconds}), {{"first_s": 1.5}})
 """
-BENCHMARKS = str(Path(steps.__file__).parents[1])
+SCRIPTS = str(Path(steps.__file__).parents[1])
 
 
 def worker(seconds: float) -> workers.Worker:
-    return workers.Worker([sys.executable, "-c", SERVES.format(path=BENCHMARKS, seconds=seconds)])
+    return workers.Worker([sys.executable, "-c", SERVES.format(path=SCRIPTS, seconds=seconds)])
 
 
 def test_workers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,13 +64,14 @@ def test_rows_of_another_processor_are_not_kept(tmp_path: Path) -> None:
     assert written["rows"]["a"]["commit"] == "earlier" != written["rows"]["b"]["commit"]
     assert written["rows"]["a"]["ratios"] == {"eager": 1.5, "inductor": 2.5, "best": 1.5}
     given.json.write_text(json.dumps({**written, "cpu": "another"}))
-    assert list(steps.measure_all(["c"], measure, given, ("eager",), ("numpy",))) == ["c"]
+    written = steps.measure_all(["c"], measure, given, ("eager",), ("numpy",))
+    assert list(written[given.json]) == ["c"]
 
 
 def test_documents_show_what_was_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every table between the comments is what its file gives: run tools/figures.py otherwise."""
+    """Every table between the comments is what its file gives: run scripts/figures.py otherwise."""
     monkeypatch.setattr(sys, "argv", ["figures.py", "--check"])
     assert figures.main() == 0, capsys.readouterr().err
 

@@ -18,7 +18,7 @@ import cuda_emulator
 from helpers.wheel import built
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
-OWN = ("python", "benchmarks", "tools", "tests", "examples")
+OWN = ("python", "scripts", "tests", "examples")
 OPTIONAL = ("torch", "onnx", "onnxruntime", "rich", "tqdm", "matplotlib", "sklearn", "scipy")
 
 
@@ -92,14 +92,14 @@ def _needed(path: Path) -> set[str]:
 
 
 def test_the_extra_for_tests_has_what_tests_import() -> None:
-    """Beside TVM and what TVM needs; what imported benchmarks import counts too."""
+    """Beside TVM and what TVM needs; what imported scripts import counts too."""
     root = PYPROJECT.parent
     extras = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]
     taken = next(one for one in extras["test"] if one.startswith("tvm-conv-ext["))
     taken = taken.partition("[")[2].rstrip("]").split(",")
     listed = " ".join(sum((extras[name] for name in taken), extras["test"]))
     paths = [path for path in (root / "tests").rglob("*.py") if "relay" not in str(path)]
-    paths += (root / "benchmarks" / "benchmark").glob("*.py")
+    paths += (root / "scripts" / "support").glob("*.py")
     own = {path.stem for folder in OWN for path in (root / folder).rglob("*")}
     optional = {"onnx", "onnxruntime", "openvino"}  # imported by baselines that were asked for
     needed = set().union(*map(_needed, paths)) - own - set(sys.stdlib_module_names)

@@ -89,12 +89,9 @@ STDLIB_ONLY = {
     "topi_ext.spec.geometry",
     "topi_ext.tuning.interleaved",
 }
-ABOVE = {"benchmarks", "tools", "tests", "examples"}
-BENCHMARKS, TOOLS = (
-    {path.stem for path in (PYTHON.parent / folder).glob("*") if path.name != "cases"}
-    for folder in ("benchmarks", "tools")
-)
-"""Modules that these two folders put on the path."""
+ABOVE = {"scripts", "tests", "examples"}
+SCRIPTS = {path.stem for path in (PYTHON.parent / "scripts").glob("*") if path.name != "cases"}
+"""Modules that this folder puts on the path."""
 TARGETS = {"topi_ext.cpu", "topi_ext.cuda"}
 PACKAGES = {"topi_ext", "conv_cli", "relax_ext", "relay_ext"}
 ADAPTERS = {"relax_ext": "relax", "relay_ext": "relay"}
@@ -229,10 +226,10 @@ def broken_rule(module: str, target: str) -> str:
     if within(target, {"tvm.relax", "tvm.relay"}) and not within(module, {COMPAT}):
         is_its_own = ADAPTERS.get(package) == target.split(".")[1]
         return "" if is_its_own else "only the adapter of that IR does"
-    if top in ABOVE | BENCHMARKS | TOOLS:
+    if top in ABOVE | SCRIPTS:
         return "it stands above the packages"
     if top == EMULATOR and package != EMULATOR:
-        return "only benchmarks, tools and tests do"
+        return "only scripts and tests do"
     if not within(target, PACKAGES) or within(target, {COMPAT}) == within(module, {COMPAT}) is True:
         return ""
     return broken_layer(module, target)
@@ -289,15 +286,16 @@ def test_arrows_run_one_way() -> None:
     assert violations(house) == []
 
 
-def test_benchmarks_import_no_tools() -> None:
-    """Tools take what they need from the benchmarks, so the other way would be a circle."""
-    folder = PYTHON.parent / "benchmarks"
-    files = list(folder.rglob("*.py"))
+def test_what_scripts_share_imports_no_script() -> None:
+    """Scripts take what they need from the package, so the other way would be a circle."""
+    folder = PYTHON.parent / "scripts"
+    scripts = SCRIPTS - {"support"}
+    files = list((folder / "support").rglob("*.py"))
     assert files
     for path in files:
         package = ".".join(path.relative_to(folder).parent.parts)
         for line, target in imported(ast.parse(path.read_text()), package, set()):
-            assert target.split(".")[0] not in TOOLS, f"{path.name}:{line}: {target} is a tool"
+            assert target.split(".")[0] not in scripts, f"{path.name}:{line}: {target} is a script"
 
 
 @pytest.mark.parametrize(
@@ -324,8 +322,8 @@ def test_benchmarks_import_no_tools() -> None:
         ("relay_ext.ops", "from relax_ext.op.ops import f", "never meet"),
         ("topi_ext.cuda.plan.direct", "from ...cpu.machine import CpuMachine", "never meet"),
         ("relax_ext.op.ops", "from tvm import relay", "adapter of that IR"),
-        ("relax_ext.op.ops", "from benchmarks import bench", "stands above"),
-        ("relax_ext.op.ops", "from benchmark.timing import timed", "stands above"),
+        ("relax_ext.op.ops", "from scripts import bench", "stands above"),
+        ("relax_ext.op.ops", "from support.timing import timed", "stands above"),
         ("relax_ext.op.ops", "import dump_kernels", "stands above"),
         (
             "relax_ext.tune",
@@ -333,7 +331,7 @@ def test_benchmarks_import_no_tools() -> None:
             "does not know its command line",
         ),
         ("topi_ext.tuning.rpc", "from conv_cli.errors import CliError", "runs back"),
-        ("topi_ext.backend", "import cuda_emulator", "only benchmarks, tools and tests do"),
+        ("topi_ext.backend", "import cuda_emulator", "only scripts and tests do"),
         ("cuda_emulator.host", "from topi_ext.spec import geometry", "runs back"),
         ("relax_ext.op.ops", "import tvm\n\nold = tvm.__version__ < '0.26'", "belongs in compat"),
         ("relax_ext.op.ops", "from tvm import ir\n\nf = hasattr(ir, 'Op')", "belongs in compat"),

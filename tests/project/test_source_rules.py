@@ -113,7 +113,7 @@ def unclear_openings(text: str) -> Iterator[str]:
 
 
 def test_docstrings_start_with_a_verb_or_a_noun() -> None:
-    modules = tracked("python/*.py", "tools/*.py", "benchmarks/*.py", "examples/*.py", "tests/*.py")
+    modules = tracked("python/*.py", "scripts/*.py", "examples/*.py", "tests/*.py")
     assert modules
     found = [
         f"{path.relative_to(ROOT)}:{line}"

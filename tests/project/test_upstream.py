@@ -153,7 +153,7 @@ def test_rule_for_output_padding_compiles(tmp_path: Path) -> None:
         "  return takes && refuses ? 0 : 1;\n"
         "}\n"
     )
-    include = [ROOT / "tools/upstream_series/relax_code", site / "tvm/include"]
+    include = [ROOT / "scripts/support/upstream/relax_code", site / "tvm/include"]
     include.append(site / "tvm_ffi/include")
     flags = [f"-I{path}" for path in include]
     library = site / "tvm_ffi" / "lib"

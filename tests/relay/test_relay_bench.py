@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmark import by_relay, by_torch, session
-from benchmark.arguments import parse
-from benchmark.cases import KINDS, Case
+from support import by_relay, by_torch, session
+from support.arguments import parse
+from support.cases import KINDS, Case
 
 CASES = [
     {"name": "up1d", "x": [2, 4, 5], "cout": 6, "kernel": [3], "stride": [2], "groups": 2},

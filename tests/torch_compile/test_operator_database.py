@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's own samples of its operators by ``torch.compile``, some of them.
 
-``make fuzz`` runs all of them by ``tools/operator_database.py``, whose functions are used here.
+``make fuzz`` runs all of them by ``scripts/operator_database.py``, whose functions are used here.
 """
 
 from __future__ import annotations

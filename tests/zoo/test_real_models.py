@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import pytest
 import tvm
 
-import real_models_page as page
 from helpers.documents import DOCS
-from zoo import catalog, stages
+from support import real_models_page as page
+from support.zoo import catalog, stages
 
 PAGE: Path = DOCS / "how-to" / "real-models.md"
 ENTRIES = catalog.entries()

@@ -7,9 +7,9 @@ Units are cycles of one core, unless a field says "times": then it multiplies cy
 No number here is read from a data sheet but by its name; ``source`` says how a table came about.
 To see how far a table is off on some processor, and which kernel it wrongs, run there::
 
-    python tools/evaluate_cost_model.py --json out/rate.json --plot out/rate.png
+    python scripts/evaluate_cost_model.py --json out/rate.json --plot out/rate.png
 
-A changed number changes plans: `tools/dump_kernels.py` says of which kernels.
+A changed number changes plans: `scripts/dump_kernels.py` says of which kernels.
 """
 
 from __future__ import annotations

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""The parts of ``benchmarks/bench_gpu.py``: GPU kernels compiled, bundled, launched and timed."""

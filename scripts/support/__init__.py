@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Code that the scripts share: cases, engines, timing, models, reports, and GPU benchmarks."""

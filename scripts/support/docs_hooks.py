@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Generate the pages of `make docs` besides the reference: help texts of the command lines.
+
+A line ``<!-- help: PACKAGE -->`` becomes what ``python -m PACKAGE --help`` prints, without TVM.
+Roles of docstrings, as in ``:func:`stock` ``, become code.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+PYTHON = Path(__file__).parents[2] / "python"
+MARK = re.compile(r"^<!-- help: ([\w.]+) -->$", re.MULTILINE)
+EMIT = "topi_ext.emit"
+ROLE = re.compile(r":(?:func|mod|class|meth|attr|data|exc):<code>(.*?)</code>")
+
+
+def help_of(package: str) -> str:
+    """Return the help text of a command line, 88 columns wide."""
+    sys.path.insert(0, str(PYTHON))
+    columns = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = "90"
+    try:
+        from conv_cli.args import parser
+
+        if package == EMIT:
+            from topi_ext.deploy.command import parser as emit_parser
+
+            return emit_parser().format_help()
+        usage = runpy.run_path(str(PYTHON / package / "usage.py"))["USAGE"]
+        return parser(usage).format_help()
+    finally:
+        sys.path.remove(str(PYTHON))
+        if columns is None:
+            del os.environ["COLUMNS"]
+        else:
+            os.environ["COLUMNS"] = columns
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Called by MkDocs for each page, before it is parsed."""
+    return MARK.sub(lambda found: f"```text\n{help_of(found[1])}```", markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Called by MkDocs for each page, after it was parsed."""
+    return ROLE.sub(r"<code>\1</code>", html)
