@@ -14,8 +14,8 @@ from .shapes import broadcast
 R = relax()
 
 
-def converters() -> dict[str, Converter]:
-    """Return the converter of each operator by name."""
+def imported() -> dict[str, Converter]:
+    """Return the converters of imported programs alone."""
     return {"scaled_dot_product_attention.default": attention}
 
 

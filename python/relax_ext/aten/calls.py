@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -17,10 +18,10 @@ from torch import fx
 from torch._ops import OpOverload
 
 from topi_ext.compat import call_attr, dtype_name, known_shape, relax, type_of
+from topi_ext.spec.geometry import fail
 
 from ..fusion.views import are_same
 from ..gradients import GRADIENTS
-from ..importers.torch_arguments import arguments, torch_dtype_name
 from .scalars import scalar
 from .sizes import SYMBOLIC, is_unbacked, leaves, size_in
 
@@ -56,13 +57,23 @@ class Unsupported(Exception):  # noqa: N818  (a name that importer and graph com
         self.others: list[Unsupported] = []
 
 
-def why_not(node: fx.Node) -> str | None:
-    """Return why no converter can read or state the tensors of a call, None if all can."""
+class Refused(ValueError):  # noqa: N818  (as Unsupported)
+    """A call that no importer converts to what PyTorch computes."""
+
+    def __init__(self, name: str, rule: str) -> None:
+        super().__init__(str(fail(name, rule)))
+
+
+def why_not(node: fx.Node, unbacked: bool = False) -> str | None:
+    """Return why no converter can read or state the tensors of a call, None if all can.
+
+    With `unbacked`, sizes may be decided by values.
+    """
     values = [node.meta.get("val"), *(operand.meta.get("val") for operand in node.all_input_nodes)]
-    return next(filter(None, map(_why_not_value, leaves(values))), None)
+    return next(filter(None, (_why_not_value(value, unbacked) for value in leaves(values))), None)
 
 
-def _why_not_value(value: Any) -> str | None:
+def _why_not_value(value: Any, unbacked: bool) -> str | None:
     if not isinstance(value, torch.Tensor):
         is_number = value is None or isinstance(value, (int, float, *SYMBOLIC))
         return None if is_number else f"a value of type {type(value).__name__}"
@@ -72,7 +83,12 @@ def _why_not_value(value: Any) -> str | None:
         return f"of {value.dtype}"
     if value.layout is not torch.strided:
         return f"of layout {value.layout}"
-    return "a size that values decide" if is_unbacked(value) else None
+    return "a size that values decide" if is_unbacked(value) and not unbacked else None
+
+
+def torch_dtype_name(dtype: Any) -> str:
+    """Return the name that TVM has for a dtype of PyTorch."""
+    return str(dtype).removeprefix("torch.")
 
 
 class Call:
@@ -88,16 +104,24 @@ class Call:
         The operator.
     value : object
         Result of PyTorch's fake execution: a fake tensor, or a tuple of them.
+    is_imported : bool
+        Whether the call belongs to a program that is imported as a whole, of which nothing can stay
+        in PyTorch.
     """
+
+    is_imported = False
 
     def __init__(self, importer: Any, node: fx.Node, symbols: Mapping[str, Any]) -> None:
         self.importer, self.symbols = importer, symbols
         self.node, self.overload = node, cast("OpOverload", node.target)
         self.value = node.meta["val"]
-        self._given = arguments(importer, node)
         schema = self.overload._schema.arguments
         self._nodes: dict[str, Any] = dict(zip((a.name for a in schema), node.args)) | dict(
             node.kwargs
+        )
+        given = {a.name: self._nodes.get(a.name, a.default_value) for a in schema}
+        self._given = SimpleNamespace(
+            **{name: importer._retrieve_args(value) for name, value in given.items()}
         )
 
     def __getitem__(self, name: str) -> Any:
@@ -124,9 +148,10 @@ class Call:
         """Return the exception that leaves this call in PyTorch."""
         return Unsupported(self.node, why)
 
-    def stock(self) -> Any:
-        """Convert by TVM's importer with the corrections of :mod:`relax_ext.importers`."""
-        return self.importer.convert_map.stock[self.overload.__name__](self.node)
+    def leave(self, why: str) -> None:
+        """Leave this call to PyTorch, where the graph runs in it."""
+        if not self.is_imported:
+            raise self.refusal(why)
 
     @property
     def used(self) -> set[int]:
@@ -220,6 +245,12 @@ class Call:
         return GRADIENTS[forward.op.name](result, forward, dy, builder)[0]
 
 
+class ImportedCall(Call):
+    """A call of a program that is imported as a whole."""
+
+    is_imported = True
+
+
 def number(value: float, dtype: str) -> Any:
     """Return a number as PyTorch converts it: integers wrap around, floats are rounded."""
     if "int" in dtype and isinstance(value, int):
@@ -236,6 +267,12 @@ def dtype_of(x: Any) -> str:
 def shape_of(x: Any) -> tuple[Any, ...]:
     """Return the sizes of a tensor."""
     return known_shape(type_of(x).shape)
+
+
+def is_tensor(x: Any) -> bool:
+    """Return whether a value is an expression of one tensor."""
+    found = type_of(x) if isinstance(x, R.Expr) else None
+    return all(hasattr(found, name) for name in ("dtype", "shape", "ndim"))
 
 
 def wide(dtype: str) -> str:

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from topi_ext.compat import relax
+from topi_ext.padding import read
 
 from ..op.gradient import gradient
-from .calls import Call, Converter, per_axis, shape_of, wide
+from .calls import Call, Converter, Refused, per_axis, shape_of, wide
 
 R = relax()
 
@@ -16,10 +18,53 @@ R = relax()
 def converters() -> dict[str, Converter]:
     """Return the converter of each operator by name."""
     return {
-        "convolution.default": Call.stock,
+        "convolution.default": lambda call: _convolution(call, call["transposed"]),
         "convolution_backward.default": _backward,
         "_weight_norm_interface_backward.default": _weight_norm_backward,
     }
+
+
+def imported() -> dict[str, Converter]:
+    """Return the converters of imported programs alone."""
+    transposed = ("conv_transpose1d.default", "conv_transpose2d.input", "conv_transpose3d.input")
+    return {
+        **{
+            f"conv{rank}d.{form}": partial(_convolution, transposed=False)
+            for rank in (1, 2, 3)
+            for form in ("default", "padding")
+        },
+        **dict.fromkeys(transposed, partial(_convolution, transposed=True)),
+    }
+
+
+def _convolution(call: Call, transposed: bool) -> Any:
+    """Return a convolution in the dtype of its operands, with or without a batch."""
+    x, w, bias = (call[name] for name in ("input", "weight", "bias"))
+    kernel = shape_of(w)[2:]
+    rank = len(kernel)
+    name = f"conv{rank}d" + ("_transpose" if transposed else "")
+    names = {"strides": "stride", "padding": "padding", "dilation": "dilation"}
+    if transposed:
+        names["output_padding"] = "output_padding"
+    if isinstance(call["padding"], str):
+        window = {key: tuple(per_axis(call[key], rank)) for key in ("stride", "dilation")}
+        given = read("torch", "conv", kernel_size=kernel, padding=call["padding"], **window)
+        padding = list(given.attributes["padding"])
+    else:
+        padding = per_axis(call["padding"], rank)
+    attributes: dict[str, Any] = {"groups": call["groups"]}
+    for attribute, own in names.items():
+        values = padding if attribute == "padding" else per_axis(call[own], rank)
+        if not all(isinstance(value, int) for value in values):
+            raise Refused(name, f"{attribute}={values} must be known at import")
+        attributes[attribute] = tuple(values)
+    is_single = len(shape_of(x)) == rank + 1
+    if is_single:
+        x = call.emit(R.op.expand_dims(x, 0))
+    y = call.emit(getattr(R.op.nn, name)(x, w, **attributes))
+    if bias is not None:
+        y = call.emit(R.op.add(y, R.op.reshape(bias, (1, -1) + (1,) * rank)))
+    return call.emit(R.op.squeeze(y, [0])) if is_single else y
 
 
 def _backward(call: Call) -> Any:

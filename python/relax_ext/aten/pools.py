@@ -35,6 +35,11 @@ def converters() -> dict[str, Converter]:
     return found
 
 
+def imported() -> dict[str, Converter]:
+    """Return the converters of imported programs alone."""
+    return {f"max_pool{rank}d.default": partial(_maximum_alone, rank) for rank in (1, 2, 3)}
+
+
 @dataclass(frozen=True)
 class Windows:
     """Kernel, stride, padding and dilation of each spatial axis."""
@@ -182,6 +187,12 @@ def _adaptive_average_backward(rank: int, call: Call) -> Any:
 
 
 # ---------------------------------------------------------------- maxima
+
+
+def _maximum_alone(rank: int, call: Call) -> Any:
+    x, windows = _batched(call, call["self"], rank), Windows.of(call, rank)
+    y = call.emit(getattr(R.op.nn, f"max_pool{rank}d")(x, **windows.attributes))
+    return _as(call, y, call.value)
 
 
 def _maximum(rank: int, call: Call) -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 from topi_ext.compat import relax
 
 from .arithmetic import as_truth
-from .calls import Call, Converter, dtype_of, shape_of, wide
+from .calls import Call, Converter, dtype_of, shape_of, torch_dtype_name, wide
 
 R = relax()
 
@@ -42,6 +42,16 @@ def converters() -> dict[str, Converter]:
         **{f"{name}.default": partial(_softmax, op) for name, op in softmaxes.items()},
         "cumsum.default": partial(_cumulative, R.op.cumsum),
         "cumprod.default": partial(_cumulative, R.op.cumprod),
+    }
+
+
+def imported() -> dict[str, Converter]:
+    """Return the converters of imported programs alone."""
+    return {
+        **{f"std.{form}": _deviation for form in ("correction", "default", "dim")},
+        **{f"var.{form}": _variance for form in ("default", "dim")},
+        **{f"var_mean.{form}": _variance_and_mean for form in ("default", "dim")},
+        "isin.Tensor_Tensor": _is_in,
     }
 
 
@@ -115,32 +125,49 @@ def _variance(call: Call) -> Any:
     return call.reshape(call.cast(variance, call.dtype()), call.shape())
 
 
+def _deviation(call: Call) -> Any:
+    variance, _, _ = _moments(call)
+    return call.reshape(call.cast(call.emit(R.op.sqrt(variance)), call.dtype()), call.shape())
+
+
 def _variance_and_mean(call: Call) -> Any:
     variance, mean, _ = _moments(call)
     return tuple(
-        call.reshape(call.cast(tensor, dtype_name(stated)), call.sizes(stated.shape))
+        call.reshape(call.cast(tensor, torch_dtype_name(stated.dtype)), call.sizes(stated.shape))
         for tensor, stated in zip((variance, mean), call.value)
     )
 
 
-def dtype_name(stated: Any) -> str:
-    """Return the dtype of a fake tensor."""
-    return str(stated.dtype).removeprefix("torch.")
+def _is_in(call: Call) -> Any:
+    """Return which elements are among others, or which are not."""
+    apart = call.emit(R.op.expand_dims(call["elements"], -1))
+    others = call.emit(R.op.reshape(call["test_elements"], (-1,)))
+    equal = call.cast(call.emit(R.op.equal(apart, others)), "int32")
+    compare = R.op.equal if call["invert"] else R.op.greater
+    return call.emit(compare(call.emit(R.op.sum(equal, -1)), R.const(0, "int32")))
 
 
 def _norm(call: Call) -> Any:
-    """Return the sum of magnitudes, the root of the sum of squares, or the largest magnitude."""
+    """Return the root of the sum of powers, the extreme or the number of magnitudes."""
     order, dtype = call["ord"], call.dtype()
     x = call.cast(operand(call), wide(dtype))
     axes = axes_of(call, x)
     if order not in (1, 2, np.inf):
-        raise call.refusal(f"ord={order}")
+        call.leave(f"ord={order}")
     if order == 2:
         squares = call.emit(R.op.sum(call.emit(R.op.multiply(x, x)), axes))
         result = call.emit(R.op.sqrt(squares))
+    elif abs(order) == np.inf:
+        result = call.emit((R.op.max if order > 0 else R.op.min)(call.emit(R.op.abs(x)), axes))
+    elif order == 0:
+        result = call.emit(R.op.sum(call.cast(as_truth(call, x, dtype_of(x)), dtype_of(x)), axes))
     else:
-        reduce = R.op.sum if order == 1 else R.op.max
-        result = call.emit(reduce(call.emit(R.op.abs(x)), axes))
+        terms = call.emit(R.op.abs(x))
+        if order != 1:
+            terms = call.emit(R.op.power(terms, R.const(order, dtype_of(x))))
+        result = call.emit(R.op.sum(terms, axes))
+        if order != 1:
+            result = call.emit(R.op.power(result, R.const(1 / order, dtype_of(x))))
     return call.cast(call.reshape(result, call.shape()), dtype)
 
 

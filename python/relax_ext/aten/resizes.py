@@ -21,7 +21,7 @@ from topi_ext.adapters.resizing import KEYS, Taps, of_torch, reads_sizes
 from topi_ext.compat import relax, same_size, tensor_type
 
 from ..importers.resizing import along
-from .calls import Call, Converter, dtype_of, shape_of, wide
+from .calls import Call, Converter, Refused, dtype_of, shape_of, wide
 
 R = relax()
 
@@ -36,9 +36,6 @@ _METHODS = {
 }
 """The method in Relax of each operator."""
 
-LINEAR = ("linear", "bilinear", "trilinear")
-"""Names of linear modes."""
-
 OPERATORS = tuple(_METHODS)
 """Names of the operators, without overload."""
 
@@ -46,15 +43,20 @@ OPERATORS = tuple(_METHODS)
 def converters() -> dict[str, Converter]:
     """Return the converter of each operator by name."""
     return {
-        **{
-            f"{name}.{form}": partial(_forward, method)
-            for name, method in _METHODS.items()
-            for form in ("default", "vec")
-        },
+        **{f"{name}.default": partial(_forward, method) for name, method in _METHODS.items()},
         **{
             f"{name}_backward.default": partial(_backward, method)
             for name, method in _METHODS.items()
         },
+    }
+
+
+def imported() -> dict[str, Converter]:
+    """Return the converters of imported programs alone."""
+    return {
+        **{f"{name}.vec": partial(_forward, method) for name, method in _METHODS.items()},
+        "_upsample_bilinear2d_aa.default": _antialiased,
+        "grid_sampler_2d.default": _sampled,
     }
 
 
@@ -164,16 +166,51 @@ def resized(
         The factors that the call states.
     """
     dtype, sizes = dtype_of(x), list(shape_of(x))
-    if "float" not in dtype or 0 in sizes:
+    if ("float" not in dtype and method != "nearest_neighbor") or 0 in sizes:
         raise call.refusal(f"a resize of {dtype} or of no elements")
     x = call.cast(x, wide(dtype))
     axes = _axes(method, sizes[2:], after, corners, scales)
-    if dtype != "float64" and all(axis.is_as_in_relax for axis in axes):
+    is_plain = "float" in dtype and dtype != "float64"
+    if is_plain and all(axis.is_as_in_relax or _is_rounded(call, axis) for axis in axes):
         y = call.emit(_resize(_images(call, x), axes))
         return call.cast(call.reshape(y, [*sizes[:2], *after]), dtype)
     for number, axis in enumerate(axes, 2):
         x = _along(call, x, number, axis, reads_sizes(after))
     return call.cast(x, dtype)
+
+
+def _is_rounded(call: Call, axis: Axis) -> bool:
+    """Return whether the operator of Relax is taken though rounding may choose other elements."""
+    return call.is_imported and not axis.is_known and axis.scale is None
+
+
+def _antialiased(call: Call) -> Any:
+    """Resize to a larger size, where nothing is filtered.
+
+    With `align_corners` PyTorch's filter is centred at other places than those of the corners.
+    """
+    before, after = tuple(call.shape("self")[2:]), tuple(call.shape()[2:])
+    if call["align_corners"]:
+        raise Refused("upsample", "antialias=True must come with align_corners=False")
+    if not all(isinstance(b, int) and isinstance(a, int) and b <= a for a, b in zip(after, before)):
+        raise Refused(
+            "upsample", f"antialias=True must come with a larger size: {before} to {after}"
+        )
+    return resized(call, call["self"], "linear", after, False, [None, None])
+
+
+def _sampled(call: Call) -> Any:
+    """Sample images at the places of a grid, which TVM has with its coordinates as channels."""
+    return call.emit(
+        R.op.image.grid_sample(
+            call["input"],
+            call.permuted(call["grid"], (0, 3, 1, 2)),
+            method=("bilinear", "nearest", "bicubic")[call["interpolation_mode"]],
+            layout="NCHW",
+            padding_mode=("zeros", "border", "reflection")[call["padding_mode"]],
+            align_corners=call["align_corners"],
+        )
+    )
 
 
 def _backward(method: str, call: Call) -> Any:

@@ -53,6 +53,11 @@ def converters() -> dict[str, Converter]:
     }
 
 
+def imported() -> dict[str, Converter]:
+    """Return the converters of imported programs alone."""
+    return {"chunk.default": _split, "pixel_shuffle.default": _pixel_shuffle}
+
+
 def _view(call: Call) -> Any:
     return call.reshape(call["self"], call.shape())
 
@@ -110,6 +115,15 @@ def _repeated(call: Call) -> Any:
     return call.reshape(broadcast(call, x, apart), call.shape())
 
 
+def _pixel_shuffle(call: Call) -> Any:
+    """Return images of which each channel's pixels lay in several channels."""
+    *batch, c, h, w = call.shape("self")
+    factor, first = call["upscale_factor"], len(batch)
+    apart = call.reshape(call["self"], [*batch, c // factor**2, factor, factor, h, w])
+    axes = [*range(first), *(first + axis for axis in (0, 3, 1, 4, 2))]
+    return call.reshape(call.permuted(apart, axes), call.shape())
+
+
 def _flipped(call: Call) -> Any:
     x = call["self"]
     for axis in call["dims"] if shape_of(x) else ():
@@ -120,8 +134,10 @@ def _flipped(call: Call) -> Any:
 def _rolled(call: Call) -> Any:
     """Return a tensor whose elements are moved along axes, the last ones to the front."""
     x, shifts, dims = call["self"], call.numbers(call["shifts"]), call["dims"]
-    if 0 in call.shape() or not dims:
+    if 0 in call.shape() or not call.shape():
         raise call.refusal("no axes or no elements")
+    if not dims:
+        x, dims = call.reshape(x, [prod(call.shape())]), [0]
     for shift, axis in zip(shifts, dims):
         axis %= len(shape_of(x))
         (size,) = call.numbers([shape_of(x)[axis]])
@@ -130,7 +146,7 @@ def _rolled(call: Call) -> Any:
             ends = (begin, size - begin), (0, begin)
             parts = [sliced(call, x, axis, *part) for part in ends]
             x = call.emit(R.op.concat(parts, axis))
-    return x
+    return call.reshape(x, call.shape())
 
 
 # ---------------------------------------------------------------- several tensors

@@ -16,6 +16,7 @@ from .sizes import expr_of
 R = relax()
 
 _TO_THE_END = (1 << 63) - 1
+_CONSTANT = "constant"
 _PADS = {"reflection_pad": "reflect", "replication_pad": "replicate"}
 """Operators that pad by copies, and their modes in TVM."""
 
@@ -41,6 +42,11 @@ def converters() -> dict[str, Converter]:
             for rank in (1, 2, 3)
         },
     }
+
+
+def imported() -> dict[str, Converter]:
+    """Return the converters of imported programs alone."""
+    return {"narrow.default": _narrow, "pad.default": _pad}
 
 
 def _between(call: Call, size: Any, length: Any) -> tuple[Any, int]:
@@ -148,14 +154,20 @@ def _replaced(axis: int, step: int, x: Any, source: Any, begin: Any) -> Any:
     return te.compute(x.shape, element, name="slice_scatter")
 
 
-def _index_of(call: Call, size: Any) -> Any:
+def _index_of(call: Call, size: Any, name: str = "index") -> Any:
     """Return an index from the front."""
-    index = call["index"]
+    index = call[name]
     if isinstance(index, int):
         return simplify(size + index) if index < 0 else index
-    if _is_from_front(call.raw("index")):
+    if _is_from_front(call.raw(name)):
         return index
     raise call.refusal("an index that may be negative")
+
+
+def _narrow(call: Call) -> Any:
+    axis = call["dim"] % len(call.shape())
+    begin = _index_of(call, call.shape("self")[axis], "start")
+    return sliced(call, call["self"], axis, begin, call.shape()[axis])
 
 
 def _select(call: Call) -> Any:
@@ -209,10 +221,15 @@ def _pads(call: Call, rank: int) -> list[Any]:
     return [0, 0] * (rank - len(pairs)) + [side for pair in pairs for side in pair]
 
 
+def _pad(call: Call) -> Any:
+    is_constant = call["mode"] == _CONSTANT
+    return _constant_pad(call) if is_constant else _padded(call["mode"], call)
+
+
 def _constant_pad(call: Call) -> Any:
     """Return a tensor padded with a number; negative widths crop it."""
     x, sizes = call["self"], call.shape("self")
-    widths, value = _widths(call, len(sizes)), call["value"]
+    widths, value = _widths(call, len(sizes)), call["value"] or 0
     cut = [axis for axis in range(len(sizes)) if min(widths[2 * axis : 2 * axis + 2]) < 0]
     if 0 in call.shape():
         return filled(call, 0)
@@ -225,7 +242,7 @@ def _constant_pad(call: Call) -> Any:
     dtype = call.dtype()
     if dtype == "bool" or not isinstance(value, (int, float)):
         raise call.refusal(f"pads {dtype} by {value}")
-    return call.emit(R.op.nn.pad(x, widths, "constant", value))
+    return call.emit(R.op.nn.pad(x, widths, _CONSTANT, value))
 
 
 def _padded(mode: str, call: Call) -> Any:
@@ -233,8 +250,11 @@ def _padded(mode: str, call: Call) -> Any:
     widths = _pads(call, len(sizes))
     if all(isinstance(width, int) for width in widths):
         if min(widths) < 0:
-            raise call.refusal("a negative width")
+            given = list(call["pad" if "pad" in call else "padding"])
+            raise call.refusal(f"pad={given} must not be negative where mode={mode!r}")
         return call.emit(R.op.nn.pad(x, widths, mode))
+    if mode not in _PADS.values():
+        raise call.refusal(f"mode={mode!r} of symbolic widths")
     define = partial(_around, mode)
     builder = call.importer.block_builder
     return builder.emit_te(define, x, widths[::2], sizes, primfunc_name_hint="pad")
