@@ -18,7 +18,8 @@ import torch
 
 from topi_ext.compat import constant_value, relax
 
-from .calls import HALF, Call, Converter, number, torch_dtype_name
+from ..ir import HALF
+from .calls import Call, Converter, number, torch_dtype_name
 
 R = relax()
 

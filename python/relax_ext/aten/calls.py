@@ -17,17 +17,16 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from topi_ext.compat import call_attr, dtype_name, known_shape, relax, type_of
+from topi_ext.compat import call_attr, relax, type_of
 from topi_ext.spec.geometry import fail
 
-from ..fusion.views import are_same
 from ..gradients import GRADIENTS
+from ..ir import HALF, are_same, dtype_of, sizes_of
 from .scalars import scalar
 from .sizes import SYMBOLIC, is_unbacked, leaves, size_in
 
 R = relax()
 
-HALF = ("float16", "bfloat16")
 _DTYPES = frozenset(
     (
         *("bool", "uint8", "int8", "int16", "int32", "int64"),
@@ -182,9 +181,14 @@ class Call:
 
     # ------------------------------------------------------------ expressions
 
+    @property
+    def builder(self) -> Any:
+        """Return the builder of the function."""
+        return self.importer.block_builder
+
     def emit(self, expr: Any) -> Any:
         """Bind an expression to a variable."""
-        return self.importer.block_builder.emit(expr)
+        return self.builder.emit(expr)
 
     def cast(self, x: Any, dtype: str) -> Any:
         """Return a tensor in another dtype."""
@@ -195,7 +199,7 @@ class Call:
         if isinstance(operand, (bool, int, float)):
             return number(operand, dtype)
         if not isinstance(operand, R.Expr) or not hasattr(type_of(operand), "ndim"):
-            return self.cast(scalar(self.importer.block_builder, operand), dtype)
+            return self.cast(scalar(self.builder, operand), dtype)
         return self.cast(operand, dtype)
 
     def reshape(self, x: Any, sizes: Sequence[Any]) -> Any:
@@ -205,7 +209,7 @@ class Call:
         """
         if 0 in [size for size in sizes if isinstance(size, int)]:
             return self.emit(R.op.zeros(R.ShapeExpr(sizes), dtype_of(x)))
-        if are_same(shape_of(x), list(sizes)):
+        if are_same(sizes_of(x), list(sizes)):
             return x
         return self.emit(R.op.reshape(x, R.ShapeExpr(sizes)))
 
@@ -213,7 +217,7 @@ class Call:
         """Return a tensor with its axes in another order; a transpose of a transpose is one, or
         none.
         """
-        before = self.importer.block_builder.lookup_binding(x)
+        before = self.builder.lookup_binding(x)
         rank = type_of(x).ndim
         order = [axis % rank for axis in axes]
         if getattr(getattr(before, "op", None), "name", "") == "relax.permute_dims":
@@ -239,10 +243,9 @@ class Call:
         relax.Expr
             The gradient, in the dtype of the first argument.
         """
-        builder = self.importer.block_builder
-        forward = builder.normalize(forward)
-        result = builder.emit(forward) if reads_result else R.Var("result", type_of(forward))
-        return GRADIENTS[forward.op.name](result, forward, dy, builder)[0]
+        forward = self.builder.normalize(forward)
+        result = self.builder.emit(forward) if reads_result else R.Var("result", type_of(forward))
+        return GRADIENTS[forward.op.name](result, forward, dy, self.builder)[0]
 
 
 class ImportedCall(Call):
@@ -257,16 +260,6 @@ def number(value: float, dtype: str) -> Any:
         value = int(np.array(value % 2**64, "uint64").astype(dtype))
     with np.errstate(over="ignore"):
         return R.const(value, dtype)
-
-
-def dtype_of(x: Any) -> str:
-    """Return the dtype of a tensor."""
-    return dtype_name(type_of(x).dtype)
-
-
-def shape_of(x: Any) -> tuple[Any, ...]:
-    """Return the sizes of a tensor."""
-    return known_shape(type_of(x).shape)
 
 
 def is_tensor(x: Any) -> bool:

@@ -17,8 +17,9 @@ import numpy as np
 
 from topi_ext.compat import constant_value, relax
 
+from ..ir import dtype_of
 from .arithmetic import as_truth
-from .calls import Call, Converter, dtype_of, number, wide
+from .calls import Call, Converter, number, wide
 
 R = relax()
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from topi_ext.compat import relax, same_size
 
-from .calls import Call, Converter, dtype_of, shape_of
+from ..ir import dtype_of, sizes_of
+from .calls import Call, Converter
 from .shapes import broadcast
 
 R = relax()
@@ -33,7 +34,7 @@ def imported() -> dict[str, Converter]:
 def _scatter(call: Call) -> Any:
     """Return a tensor with one element of each row replaced: gradients of losses and maxima."""
     x, index = call["self"], call["index"]
-    sizes, given = list(shape_of(x)), list(shape_of(index))
+    sizes, given = list(sizes_of(x)), list(sizes_of(index))
     if not sizes:
         raise call.refusal("no axes")
     axis = call["dim"] % len(sizes)
@@ -46,7 +47,7 @@ def _scatter(call: Call) -> Any:
     if "value" in call:
         source = call.tensor(call["value"], call.dtype())
     else:
-        if not all(map(same_size, shape_of(call["src"]), rows)):
+        if not all(map(same_size, sizes_of(call["src"]), rows)):
             raise call.refusal("must read one element of each row")
         source = broadcast(call, call["src"], sizes)
     return call.emit(R.op.where(is_here, source, x))
@@ -70,7 +71,7 @@ def _indexed_axes(call: Call) -> list[int]:
 
 def _places(call: Call, axes: Sequence[int]) -> list[Any]:
     """Return indices from zero on, of axes of known size."""
-    sizes = shape_of(call["self"])
+    sizes = sizes_of(call["self"])
     if not all(isinstance(sizes[axis], int) for axis in axes):
         raise call.refusal(f"sizes={sizes} of indexed axes must be known at import")
     indices = [call["indices"][axis] for axis in axes]
@@ -82,9 +83,9 @@ def _places(call: Call, axes: Sequence[int]) -> list[Any]:
 
 def _put(call: Call) -> Any:
     """Return the data with values at places: one index of each element, for each axis."""
-    axes, sizes = _indexed_axes(call), shape_of(call["self"])
+    axes, sizes = _indexed_axes(call), sizes_of(call["self"])
     places = dict(zip(axes, _places(call, axes)))
-    shapes = [shape_of(place) for place in places.values()]
+    shapes = [sizes_of(place) for place in places.values()]
     if not all(isinstance(size, int) for shape in (sizes, *shapes) for size in shape):
         raise call.refusal(f"sizes={sizes} must be known at import")
     together = np.broadcast_shapes(*shapes)
@@ -113,7 +114,7 @@ def _indexed(call: Call) -> Any:
     x, axes = call["self"], _indexed_axes(call)
     if len(axes) == 1:
         return call.emit(R.op.take(x, call["indices"][axes[0]], axes[0], mode="wrap"))
-    sizes, places = shape_of(x), _places(call, axes)
+    sizes, places = sizes_of(x), _places(call, axes)
     others = [axis for axis in range(len(sizes)) if axis not in axes]
     if axes[-1] >= len(axes):
         x = call.emit(R.op.permute_dims(x, axes + others))
@@ -121,6 +122,6 @@ def _indexed(call: Call) -> Any:
     before = axes[0] if axes[-1] - axes[0] < len(axes) else 0
     if not before:
         return y
-    rank = max(len(shape_of(place)) for place in places)
+    rank = max(len(sizes_of(place)) for place in places)
     order = [*range(rank, rank + before), *range(rank), *range(rank + before, rank + len(others))]
     return call.emit(R.op.permute_dims(y, order))

@@ -16,7 +16,8 @@ import numpy as np
 
 from topi_ext.compat import relax
 
-from .calls import Call, Converter, Refused, dtype_of, shape_of, torch_dtype_name
+from ..ir import dtype_of, sizes_of
+from .calls import Call, Converter, Refused, torch_dtype_name
 from .reductions import count
 
 R = relax()
@@ -87,7 +88,7 @@ def _arithmetic_dtype(call: Call, *names: str) -> str:
 
 
 def _channels(x: Any) -> list[Any]:
-    return [1, shape_of(x)[1], *[1] * (len(shape_of(x)) - 2)]
+    return [1, sizes_of(x)[1], *[1] * (len(sizes_of(x)) - 2)]
 
 
 # ---------------------------------------------------------------- operators of whole rows
@@ -114,20 +115,20 @@ def _whole(call: Call, result: Any) -> Any:
 
 
 def _whole_group_norm(call: Call, groups: int) -> Any:
-    sizes = shape_of(call["input"])
+    sizes = sizes_of(call["input"])
     operands, axes = _operands(call, sizes[1:2]), list(range(2, len(sizes)))
     return _whole(call, R.op.nn.group_norm(*operands, groups, 1, axes, call["eps"]))
 
 
 def _whole_layer_norm(call: Call) -> Any:
-    sizes, rank = shape_of(call["input"]), len(call["normalized_shape"])
+    sizes, rank = sizes_of(call["input"]), len(call["normalized_shape"])
     operands, axes = _operands(call, sizes[-rank:]), list(range(-rank, 0))
     return _whole(call, R.op.nn.layer_norm(*operands, axes, call["eps"]))
 
 
 def _instance_norm(call: Call) -> Any:
     """Normalize by the statistics of each image, or by running ones."""
-    sizes = shape_of(call["input"])
+    sizes = sizes_of(call["input"])
     if not call["use_input_stats"]:
         return _whole_batch_norm(call)
     if call["running_mean"] is not None:
@@ -139,14 +140,14 @@ def _instance_norm(call: Call) -> Any:
 
 def _norm_of_batch(call: Call) -> Any:
     """Normalize by the statistics of the batch."""
-    sizes = shape_of(call["input"])
+    sizes = sizes_of(call["input"])
     operands, axes = _operands(call, sizes[1:2]), [0, *range(2, len(sizes))]
     return _whole(call, R.op.nn.instance_norm(*operands, 1, axes, call["eps"]))
 
 
 def _whole_batch_norm(call: Call) -> Any:
     """Normalize by running statistics, so that the convolution before it can absorb it."""
-    channels = shape_of(call["input"])[1]
+    channels = sizes_of(call["input"])[1]
     if not isinstance(channels, int):
         raise Refused("batch_norm", f"channels={channels} must be known at import")
     operands = _operands(call, [channels], "running_mean", "running_var")
@@ -178,14 +179,14 @@ def _batch_norm(results: int, call: Call) -> Any:
         return _norm_of_batch(call)
     if results == 3 and has_running:
         raise call.refusal("updates running statistics in place")
-    if 0 in shape_of(x):
+    if 0 in sizes_of(x):
         raise call.refusal("no elements")
     dtype = _arithmetic_dtype(call, "input")
-    is_plain = dtype_of(x) == "float32" and isinstance(shape_of(x)[1], int)
+    is_plain = dtype_of(x) == "float32" and isinstance(sizes_of(x)[1], int)
     if results == 3 and call.used <= {0} and is_plain:
         return _norm_of_batch(call), None, None  # a kernel for whole rows, which has no float64
     x = call.cast(x, dtype)
-    axes = [axis for axis in range(len(shape_of(x))) if axis != 1]
+    axes = [axis for axis in range(len(sizes_of(x))) if axis != 1]
     mean, variance, deviation = _moments(call, x, axes)
     inverse = _inverse(call, variance)
     y = _scaled(call, call.emit(R.op.multiply(deviation, inverse)), _channels(x), dtype)
@@ -204,7 +205,7 @@ def _batch_norm(results: int, call: Call) -> Any:
 def _updated(call: Call, name: str, statistic: Any) -> Any:
     """Return ``(1 - momentum) * running + momentum * statistic``."""
     dtype, momentum = dtype_of(statistic), call["momentum"]
-    running = call.reshape(_wide(call, name, dtype), shape_of(statistic))
+    running = call.reshape(_wide(call, name, dtype), sizes_of(statistic))
     kept = call.emit(R.op.multiply(running, R.const(1 - momentum, dtype)))
     return call.emit(R.op.add(kept, call.emit(R.op.multiply(statistic, R.const(momentum, dtype)))))
 
@@ -242,7 +243,7 @@ def _batch_norm_by_running_statistics(call: Call) -> Any:
 def _group_norm(call: Call) -> Any:
     """Return result, mean and inverse deviation of each group of channels."""
     x, groups = call["input"], call["group"]
-    sizes = list(shape_of(x))
+    sizes = list(sizes_of(x))
     if 0 in sizes:
         raise call.refusal("no elements")
     if call.used <= {0}:
@@ -261,7 +262,7 @@ def _group_norm(call: Call) -> Any:
 def _layer_norm(call: Call) -> Any:
     """Return result, mean and inverse deviation of each row."""
     x = call["input"]
-    sizes, rank = list(shape_of(x)), len(call["normalized_shape"])
+    sizes, rank = list(sizes_of(x)), len(call["normalized_shape"])
     if 0 in sizes:
         raise call.refusal("no elements")
     if call.used <= {0} and all(isinstance(size, int) for size in sizes[-rank:]):

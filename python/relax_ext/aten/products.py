@@ -8,7 +8,8 @@ from typing import Any
 
 from topi_ext.compat import relax
 
-from .calls import Call, Converter, dtype_of
+from ..ir import dtype_of
+from .calls import Call, Converter
 
 R = relax()
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from topi_ext.compat import relax
 
-from .calls import Call, Converter, Refused, shape_of, torch_dtype_name
+from ..ir import sizes_of
+from .calls import Call, Converter, Refused, torch_dtype_name
 
 R = relax()
 
@@ -73,7 +74,7 @@ def _parameters(call: Call, dtype: str) -> tuple[Any, Any]:
 
 def _scalar(call: Call, value: Any, dtype: str) -> Any:
     tensor = _tensor(call, value, dtype)
-    return call.emit(R.op.reshape(tensor, ())) if len(shape_of(tensor)) else tensor
+    return call.emit(R.op.reshape(tensor, ())) if len(sizes_of(tensor)) else tensor
 
 
 def _tensor(call: Call, value: Any, dtype: str) -> Any:

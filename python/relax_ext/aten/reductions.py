@@ -16,8 +16,9 @@ import numpy as np
 
 from topi_ext.compat import relax
 
+from ..ir import dtype_of, sizes_of
 from .arithmetic import as_truth
-from .calls import Call, Converter, dtype_of, shape_of, torch_dtype_name, wide
+from .calls import Call, Converter, torch_dtype_name, wide
 
 R = relax()
 
@@ -61,12 +62,12 @@ _EXTREMES = {"max": R.op.max, "min": R.op.min}
 def operand(call: Call) -> Any:
     """Return the tensor that a call reduces, with one axis if it has none."""
     x = call["self"]
-    return x if shape_of(x) else call.reshape(x, [1])
+    return x if sizes_of(x) else call.reshape(x, [1])
 
 
 def axes_of(call: Call, x: Any) -> list[int]:
     """Return the axes that a call reduces; all axes if it states none."""
-    rank = len(shape_of(x))
+    rank = len(sizes_of(x))
     dim = call.get("dim", None)
     if dim is None or dim == []:
         return list(range(rank))
@@ -79,7 +80,7 @@ def _keeps(call: Call) -> bool:
 
 def count(call: Call, x: Any, axes: Sequence[int], dtype: str) -> Any:
     """Return the number of elements along axes, as a tensor without axes."""
-    return call.tensor(prod(shape_of(x)[axis] for axis in axes), dtype)
+    return call.tensor(prod(sizes_of(x)[axis] for axis in axes), dtype)
 
 
 def _reduced(call: Call, reduce: Callable[..., Any]) -> Any:
@@ -172,7 +173,7 @@ def _norm(call: Call) -> Any:
 
 
 def _not_empty(call: Call, x: Any) -> None:
-    if 0 in shape_of(x):
+    if 0 in sizes_of(x):
         raise call.refusal("no elements")
 
 
@@ -204,21 +205,21 @@ def _place(op: Callable[..., Any], call: Call) -> Any:
         raise call.refusal("of truth values")
     axis = call["dim"]
     if axis is None:
-        (size,) = call.numbers([prod(shape_of(x))])
+        (size,) = call.numbers([prod(sizes_of(x))])
         x, axis = call.reshape(x, [size]), 0
-    axis %= len(shape_of(x))
+    axis %= len(sizes_of(x))
     value = call.emit(op(x, [axis], keepdims=True))
     return call.reshape(first_place(call, x, value, axis), call.shape())
 
 
 def first_place(call: Call, x: Any, value: Any, axis: int) -> Any:
     """Return the first index along an axis where `x` has a value; NaN equals NaN."""
-    (size,) = call.numbers([shape_of(x)[axis]])
+    (size,) = call.numbers([sizes_of(x)[axis]])
     is_there = call.emit(R.op.equal(x, value))
     if "float" in dtype_of(x):
         is_nan = call.emit(R.op.isnan(call.cast(x, wide(dtype_of(x)))))
         is_there = call.emit(R.op.logical_or(is_there, is_nan))
-    shape = [1] * len(shape_of(x))
+    shape = [1] * len(sizes_of(x))
     shape[axis] = size
     indices = R.const(np.arange(size, dtype="int64").reshape(shape), "int64")
     places = call.emit(R.op.where(is_there, indices, R.const(size - 1, "int64")))
@@ -246,8 +247,8 @@ def _softmax(op: Callable[..., Any], call: Call) -> Any:
 
 def _cumulative(op: Callable[..., Any], call: Call) -> Any:
     dtype, x = call.dtype(), call["self"]
-    if not shape_of(x) or 0 in shape_of(x):  # TVM's scan of no elements ends the process
+    if not sizes_of(x) or 0 in sizes_of(x):  # TVM's scan of no elements ends the process
         return call.reshape(call.cast(x, dtype), call.shape())
     x = call.cast(x, wide(dtype))
-    total = call.emit(op(x, call["dim"] % len(shape_of(x)), dtype_of(x)))
+    total = call.emit(op(x, call["dim"] % len(sizes_of(x)), dtype_of(x)))
     return call.cast(total, dtype)

@@ -17,11 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from topi_ext.adapters.resizing import KEYS, Taps, of_torch, reads_sizes
+from topi_ext.adapters.resizing import KEYS, Taps, matrix, of_torch, reads_sizes
 from topi_ext.compat import relax, same_size, tensor_type
 
+from ..gradients.resizing import block_sums, multiplied, repeated
 from ..importers.resizing import along
-from .calls import Call, Converter, Refused, dtype_of, shape_of, wide
+from ..ir import dtype_of, sizes_of
+from .calls import Call, Converter, Refused, wide
 
 R = relax()
 
@@ -118,13 +120,6 @@ class Axis:
         """Return the terms of each element."""
         return of_torch(self.method, self.size, self.target, self.corners, self.scale, by_sizes)
 
-    def matrix(self) -> np.ndarray:
-        """Return the weights (target, size) of the elements."""
-        matrix = np.zeros((self.target, self.size))
-        for indices, weights in self.taps():
-            np.add.at(matrix, (np.arange(self.target), indices), weights)
-        return matrix
-
 
 def _scales(call: Call, rank: int) -> list[Any]:
     """Return the factor that a call states for each axis, or None."""
@@ -165,7 +160,7 @@ def resized(
     scales : sequence of float or None
         The factors that the call states.
     """
-    dtype, sizes = dtype_of(x), list(shape_of(x))
+    dtype, sizes = dtype_of(x), list(sizes_of(x))
     if ("float" not in dtype and method != "nearest_neighbor") or 0 in sizes:
         raise call.refusal(f"a resize of {dtype} or of no elements")
     x = call.cast(x, wide(dtype))
@@ -223,7 +218,7 @@ def _backward(method: str, call: Call) -> Any:
     axes = _axes(method, before[2:], after[2:], corners, _scales(call, len(before) - 2))
     if dtype != "float64" and all(axis.is_known and axis.is_as_in_relax for axis in axes):
         images = _images(call, dy)
-        sizes = list(shape_of(images)[:2]) + [1] * (len(axes) == 1) + before[2:]
+        sizes = list(sizes_of(images)[:2]) + [1] * (len(axes) == 1) + before[2:]
         place = R.Var("resized", tensor_type(R.ShapeExpr(sizes), wide(dtype), len(sizes)))
         dx = call.emit(call.gradient(_resize(place, axes), images))
         return call.cast(call.reshape(dx, before), dtype)
@@ -234,7 +229,7 @@ def _backward(method: str, call: Call) -> Any:
 
 def _images(call: Call, x: Any) -> Any:
     """Return a tensor with at least two spatial axes."""
-    sizes = list(shape_of(x))
+    sizes = list(sizes_of(x))
     return call.reshape(x, [*sizes[:2], 1, *sizes[2:]]) if len(sizes) == 3 else x
 
 
@@ -257,28 +252,18 @@ def _resize(images: Any, axes: Sequence[Axis]) -> Any:
 
 def _along(call: Call, x: Any, number: int, axis: Axis, by_sizes: bool) -> Any:
     """Return a tensor resized along an axis by reading its elements."""
-    sizes = list(shape_of(x))
     if axis.factor is not None:
-        before, after = sizes[: number + 1], sizes[number + 1 :]
-        apart = call.reshape(x, [*before, 1, *after])
-        apart = call.emit(R.op.broadcast_to(apart, R.ShapeExpr([*before, axis.factor, *after])))
-        return call.reshape(apart, [*before[:-1], axis.target, *after])
+        return repeated(x, number, axis.factor, call.builder)
     _check_known(call, axis)
     return along(call.emit, x, number, axis.taps(by_sizes))
 
 
 def _gathered(call: Call, dy: Any, number: int, axis: Axis) -> Any:
     """Return the gradient along an axis: sums of repetitions, or a product with a matrix."""
-    sizes = list(shape_of(dy))
     if axis.factor is not None:
-        apart = [*sizes[:number], axis.size, axis.factor, *sizes[number + 1 :]]
-        return call.emit(R.op.sum(call.reshape(dy, apart), [number + 1]))
+        return block_sums(dy, number, axis.size, axis.factor, call.builder)
     _check_known(call, axis)
-    order = [*(other for other in range(len(sizes)) if other != number), number]
-    rows = call.emit(R.op.permute_dims(dy, order))
-    matrix = np.ascontiguousarray(axis.matrix())
-    product = call.emit(R.op.matmul(rows, R.const(matrix, dtype_of(dy))))
-    return call.emit(R.op.permute_dims(product, [order.index(a) for a in range(len(sizes))]))
+    return call.emit(multiplied(dy, matrix(axis.taps(), axis.size).T, number, call.builder))
 
 
 def _check_known(call: Call, axis: Axis) -> None:

@@ -59,7 +59,7 @@ def _checked(call: Call, result: Any, stated: Any) -> Any:
     if all(size is not None and same_size(size, other) for size, other in zip(shape, wanted)):
         return result
     kind = tensor_type(R.ShapeExpr(wanted), dtype, len(wanted))
-    return call.importer.block_builder.match_cast(result, kind)
+    return call.builder.match_cast(result, kind)
 
 
 def _differ(size: Any, wanted: Any) -> bool:

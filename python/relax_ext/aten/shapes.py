@@ -15,8 +15,9 @@ import torch
 
 from topi_ext.compat import relax, same_size, simplify
 
-from .calls import Call, Converter, dtype_of, shape_of
-from .cuts import sliced
+from ..gradients.slices import sliced
+from ..ir import dtype_of, sizes_of
+from .calls import Call, Converter
 from .strides import inverse, order_of
 
 R = relax()
@@ -98,7 +99,7 @@ def _copied(call: Call) -> Any:
 
 def broadcast(call: Call, x: Any, sizes: Sequence[Any]) -> Any:
     """Return a tensor repeated along axes of size 1, and along new axes in front."""
-    given = shape_of(x)
+    given = sizes_of(x)
     if len(given) == len(sizes) and all(map(same_size, given, sizes)):
         return x
     return call.emit(R.op.broadcast_to(x, R.ShapeExpr(sizes)))
@@ -126,8 +127,8 @@ def _pixel_shuffle(call: Call) -> Any:
 
 def _flipped(call: Call) -> Any:
     x = call["self"]
-    for axis in call["dims"] if shape_of(x) else ():
-        x = call.emit(R.op.flip(x, axis % len(shape_of(x))))
+    for axis in call["dims"] if sizes_of(x) else ():
+        x = call.emit(R.op.flip(x, axis % len(sizes_of(x))))
     return x
 
 
@@ -139,12 +140,12 @@ def _rolled(call: Call) -> Any:
     if not dims:
         x, dims = call.reshape(x, [prod(call.shape())]), [0]
     for shift, axis in zip(shifts, dims):
-        axis %= len(shape_of(x))
-        (size,) = call.numbers([shape_of(x)[axis]])
+        axis %= len(sizes_of(x))
+        (size,) = call.numbers([sizes_of(x)[axis]])
         begin = -shift % size
         if begin:
             ends = (begin, size - begin), (0, begin)
-            parts = [sliced(call, x, axis, *part) for part in ends]
+            parts = [sliced(call.builder, x, axis, *part) for part in ends]
             x = call.emit(R.op.concat(parts, axis))
     return call.reshape(x, call.shape())
 
@@ -154,8 +155,8 @@ def _rolled(call: Call) -> Any:
 
 def _concatenated(call: Call) -> Any:
     rank, dtype = len(call.shape()), call.dtype()
-    parts = [call.tensor(x, dtype) for x in call["tensors"] if len(shape_of(x)) == rank]
-    parts = [x for x in parts if 0 not in shape_of(x)]
+    parts = [call.tensor(x, dtype) for x in call["tensors"] if len(sizes_of(x)) == rank]
+    parts = [x for x in parts if 0 not in sizes_of(x)]
     if not parts:
         return filled(call, 0)
     return parts[0] if len(parts) == 1 else call.emit(R.op.concat(parts, call["dim"] % rank))
@@ -164,10 +165,10 @@ def _concatenated(call: Call) -> Any:
 def _split(call: Call) -> Any:
     """Return slices along an axis, of the lengths that PyTorch states."""
     x = call["self"]
-    axis, begin, parts = call["dim"] % len(shape_of(x)), 0, []
+    axis, begin, parts = call["dim"] % len(sizes_of(x)), 0, []
     for value in call.value:
         length = call.sizes(value.shape)[axis]
-        parts.append(sliced(call, x, axis, begin, length))
+        parts.append(sliced(call.builder, x, axis, begin, length))
         begin = simplify(begin + length)
     return parts
 

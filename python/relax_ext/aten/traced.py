@@ -28,7 +28,8 @@ from topi_ext.interrupts import keep_interrupts
 from topi_ext.notices import one_line
 from topi_ext.spec.geometry import fail
 
-from .calls import Unsupported, dtype_of, is_tensor, shape_of
+from ..ir import dtype_of, sizes_of
+from .calls import Unsupported, is_tensor
 from .exported import converted
 from .operators import IMPORTED
 from .sizes import size_in
@@ -177,7 +178,7 @@ class _Trace:
 
     def _fake(self, x: Any) -> Any:
         with self._mode:
-            sizes = [self._size(size) for size in shape_of(x)]
+            sizes = [self._size(size) for size in sizes_of(x)]
             return torch.empty(sizes, dtype=getattr(torch, dtype_of(x)))
 
     def _plain(self, leaf: Any) -> Any:
@@ -219,7 +220,7 @@ def _items(importer: Any, stock: Callable[[Any], Any], node: Any) -> Any:
     """
     x, source = importer._retrieve_args(node.args[0]), node.args[0]
     items = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
-    sizes = shape_of(x) if is_tensor(x) else None
+    sizes = sizes_of(x) if is_tensor(x) else None
     if sizes is None or not any(type(item) is int for item in items) or _is_several(source):
         return stock(node)
     missing = len(sizes) - sum(item is not None and item is not Ellipsis for item in items)
