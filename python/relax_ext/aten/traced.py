@@ -25,7 +25,6 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from topi_ext.compat import relax, same_size
 from topi_ext.interrupts import keep_interrupts
-from topi_ext.notices import one_line
 from topi_ext.spec.geometry import fail
 
 from ..ir import dtype_of, sizes_of
@@ -145,8 +144,9 @@ class _Trace:
             with keep_interrupts(), self._mode, torch.no_grad():
                 graph = make_fx(call, _decompositions(), pre_dispatch=True)(*fakes)
         except Exception as error:  # any error of PyTorch
-            known = " of sizes that must be known at import" if self._sizes else ""
-            raise fail(self._name, f"{one_line(error, 200)}{known}") from error
+            said = str(error).partition("\n")[0]
+            known = "sizes must be known at import: " if self._sizes else ""
+            raise fail(self._name, f"{known}{said}") from error
         if any(size.is_number for size in self._shapes.replacements.values()):
             raise fail(self._name, "sizes must be known at import")
         return graph
