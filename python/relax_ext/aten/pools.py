@@ -38,7 +38,10 @@ def converters() -> dict[str, Converter]:
 
 def imported() -> dict[str, Converter]:
     """Return the converters of imported programs alone."""
-    return {f"max_pool{rank}d.default": partial(_maximum_alone, rank) for rank in (1, 2, 3)}
+    return {
+        **{f"max_pool{rank}d.default": partial(_maximum_alone, rank) for rank in (1, 2, 3)},
+        "avg_pool1d.default": partial(_average, 1),
+    }
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ def _as(call: Call, x: Any, value: Any) -> Any:
 def _averages(call: Call, rank: int, x: Any, results: Sequence[Any]) -> tuple[Any, float]:
     """Return an average pooling, and the factor of its result."""
     windows = Windows.of(call, rank)
-    divisor = call["divisor_override"]
+    divisor = call.get("divisor_override")
     op = getattr(R.op.nn, f"avg_pool{rank}d")
     if divisor is None:
         counts = bool(call["count_include_pad"])

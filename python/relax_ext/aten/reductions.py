@@ -53,6 +53,9 @@ def imported() -> dict[str, Converter]:
         **{f"var.{form}": _variance for form in ("default", "dim")},
         **{f"var_mean.{form}": _variance_and_mean for form in ("default", "dim")},
         "isin.Tensor_Tensor": _is_in,
+        "softmax.int": partial(_softmax, R.op.nn.softmax),
+        "log_softmax.int": partial(_softmax, R.op.nn.log_softmax),
+        "sum.default": _sum,
     }
 
 

@@ -58,7 +58,7 @@ def imported() -> dict[str, Converter]:
     return {
         **{f"{name}.vec": partial(_forward, method) for name, method in _METHODS.items()},
         "_upsample_bilinear2d_aa.default": _antialiased,
-        "grid_sampler_2d.default": _sampled,
+        **dict.fromkeys(("grid_sampler.default", "grid_sampler_2d.default"), _sampled),
     }
 
 

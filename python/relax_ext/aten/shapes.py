@@ -56,7 +56,12 @@ def converters() -> dict[str, Converter]:
 
 def imported() -> dict[str, Converter]:
     """Return the converters of imported programs alone."""
-    return {"chunk.default": _split, "pixel_shuffle.default": _pixel_shuffle}
+    return {
+        "chunk.default": _split,
+        "pixel_shuffle.default": _pixel_shuffle,
+        "zeros_like.default": lambda call: filled(call, 0),
+        "ones_like.default": lambda call: filled(call, 1),
+    }
 
 
 def _view(call: Call) -> Any:

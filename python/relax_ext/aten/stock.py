@@ -64,7 +64,7 @@ _READ = {
     "argmin": "dim keepdim",
     "argsort": "dim descending",
     "as_strided": "storage_offset",
-    **{f"avg_pool{rank}d": f"{_POOL} count_include_pad" for rank in (1, 2, 3)},
+    **{f"avg_pool{rank}d": f"{_POOL} count_include_pad" for rank in (2, 3)},
     "bucketize": "out_int32 right",
     "cat": "dim",
     "concat": "dim",

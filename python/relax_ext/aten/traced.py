@@ -11,7 +11,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping
 from functools import cache, partial
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from topi_ext.compat import relax, same_size
 from topi_ext.interrupts import keep_interrupts
@@ -37,10 +36,13 @@ from .stock import operator_name
 R = relax()
 
 _FUNCTIONS = (
-    *("add", "addmm", "baddbmm", "batch_norm", "bmm", "celu", "clamp", "conv1d", "conv2d"),
-    *("conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "interpolate"),
-    *("linear", "matmul", "max", "max_pool1d", "max_pool2d", "max_pool3d", "min", "norm", "rsub"),
-    *("scaled_dot_product_attention", "std", "sub", "var"),
+    *("add", "addmm", "avg_pool1d", "avg_pool2d", "avg_pool3d", "baddbmm", "batch_norm", "bmm"),
+    *("celu", "chunk", "clamp", "conv1d", "conv2d", "conv3d", "conv_transpose1d"),
+    *("conv_transpose2d", "conv_transpose3d", "cumprod", "cumsum", "div", "eq", "floordiv", "ge"),
+    *("grid_sample", "gt", "interpolate", "isin", "le", "linear", "log_softmax", "lt", "matmul"),
+    *("max", "max_pool1d", "max_pool2d", "max_pool3d", "min", "mul", "narrow", "ne", "norm"),
+    *("ones_like", "pixel_shuffle", "pow", "prod", "rsub", "scaled_dot_product_attention"),
+    *("select", "softmax", "std", "sub", "sum", "take", "truediv", "var", "zeros_like"),
 )
 """Functions that TVM computes otherwise than PyTorch, silently."""
 
@@ -51,8 +53,8 @@ _MODULES = (
 )
 """The same of modules."""
 
-_SEVERAL = ("chunk", "max", "median", "meshgrid", "min", "sort", "split", "topk", "unbind")
-"""Functions of several results."""
+_SEVERAL = ("median", "meshgrid", "sort", "split", "topk", "unbind")
+"""Functions of several results, of which TVM's converters may give one."""
 
 
 def converters(importer: Any, stock: Mapping[Any, Any]) -> dict[Any, Callable[[Any], Any]]:
@@ -63,7 +65,10 @@ def converters(importer: Any, stock: Mapping[Any, Any]) -> dict[Any, Callable[[A
         kind for kind in vars(nn).values() if isinstance(kind, type) and issubclass(kind, nn.Module)
     ]
     return {
-        **{name: partial(_function, importer) for name in {*_FUNCTIONS, *(rows - stock.keys())}},
+        **{
+            name: partial(_function, importer, stock.get(name))
+            for name in {*_FUNCTIONS, *(rows - stock.keys())}
+        },
         **{kind: partial(_module, importer) for kind in {*classes} - stock.keys()},
         **{kind: partial(_module, importer) for kind in _MODULES},
         "getitem": partial(_items, importer, stock["getitem"]),
@@ -72,8 +77,8 @@ def converters(importer: Any, stock: Mapping[Any, Any]) -> dict[Any, Callable[[A
     }
 
 
-def _function(importer: Any, node: fx.Node) -> Any:
-    """Return the value of a function, or of a method."""
+def _function(importer: Any, stock: Callable[[Any], Any] | None, node: fx.Node) -> Any:
+    """Return the value of a function, or of a method; by TVM's converter that of numbers."""
     name = node.target if isinstance(node.target, str) else node.target.__name__
     function = node.target
     if isinstance(function, str):
@@ -81,6 +86,9 @@ def _function(importer: Any, node: fx.Node) -> Any:
         def function(x: Any, *args: Any, **kwargs: Any) -> Any:
             return getattr(x, name)(*args, **kwargs)
 
+    operands = (importer.env[operand] for operand in node.all_input_nodes)
+    if stock is not None and not any(is_tensor(x) for x in tree_leaves(tuple(operands), _is_leaf)):
+        return stock(node)
     return _Trace(importer, name).value(function, node)
 
 
@@ -185,6 +193,8 @@ class _Trace:
         """Return an argument that is no tensor: sizes as PyTorch has them."""
         if isinstance(leaf, R.ShapeExpr):
             return torch.Size([self._size(size) for size in leaf.values])
+        if isinstance(leaf, slice):
+            return slice(*map(self._plain, (leaf.start, leaf.stop, leaf.step)))
         return self._size(leaf) if hasattr(leaf, "same_as") else leaf  # an expression of TVM
 
     def _size(self, size: Any) -> Any:
@@ -213,34 +223,14 @@ def _is_leaf(value: Any) -> bool:
     return isinstance(value, R.Expr)
 
 
-def _items(importer: Any, stock: Callable[[Any], Any], node: Any) -> Any:
-    """Return elements of a tensor by numbers, which take their axes away, then by TVM's converter.
-
-    TVM's own keeps those axes, and has no element for -1.
-    """
-    x, source = importer._retrieve_args(node.args[0]), node.args[0]
-    items = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
-    sizes = sizes_of(x) if is_tensor(x) else None
-    if sizes is None or not any(type(item) is int for item in items) or _is_several(source):
-        return stock(node)
-    missing = len(sizes) - sum(item is not None and item is not Ellipsis for item in items)
-    at = items.index(Ellipsis) if Ellipsis in items else len(items)
-    rest: list[Any] = []
-    for item in (*items[:at], *[slice(None)] * missing, *items[at + 1 :]):
-        if type(item) is int:
-            axis = sum(kept is not None for kept in rest)
-            x = importer.block_builder.emit(R.op.take(x, R.const(item, "int64"), axis, mode="wrap"))
-        else:
-            rest.append(item)
-    if all(item == slice(None) for item in rest):
-        return x
-    place = object()
-    importer.env[place] = x
-    return stock(SimpleNamespace(args=(place, tuple(rest))))
+def _items(importer: Any, stock: Callable[[Any], Any], node: fx.Node) -> Any:
+    """Return elements of a tensor, or one of several results."""
+    source = node.args[0]
+    is_whole = is_tensor(importer.env.get(source)) and not _is_several(source)
+    return _Trace(importer, "getitem").value(operator.getitem, node) if is_whole else stock(node)
 
 
 def _is_several(source: Any) -> bool:
-    """Return whether a function gives several results, of which TVM's converter may give one."""
     name = source.target if isinstance(source.target, str) else source.target.__name__
     return source.op in ("call_function", "call_method") and name in _SEVERAL
 
