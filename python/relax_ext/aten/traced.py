@@ -37,7 +37,7 @@ R = relax()
 
 _FUNCTIONS = (
     *("add", "addmm", "avg_pool1d", "avg_pool2d", "avg_pool3d", "baddbmm", "batch_norm", "bmm"),
-    *("celu", "chunk", "clamp", "conv1d", "conv2d", "conv3d", "conv_transpose1d"),
+    *("celu", "chunk", "clamp", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "cross_entropy"),
     *("conv_transpose2d", "conv_transpose3d", "cumprod", "cumsum", "div", "eq", "floordiv", "ge"),
     *("grid_sample", "gt", "interpolate", "isin", "le", "linear", "log_softmax", "lt", "matmul"),
     *("max", "max_pool1d", "max_pool2d", "max_pool3d", "min", "mul", "narrow", "ne", "norm"),
@@ -47,7 +47,15 @@ _FUNCTIONS = (
 """Functions that TVM computes otherwise than PyTorch, silently."""
 
 _MODULES = (
-    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.Conv1d, nn.Conv2d, nn.Conv3d),
+    *(
+        nn.BatchNorm1d,
+        nn.BatchNorm2d,
+        nn.BatchNorm3d,
+        nn.Conv1d,
+        nn.Conv2d,
+        nn.Conv3d,
+        nn.CrossEntropyLoss,
+    ),
     *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
     *(nn.CELU, nn.ELU, nn.GELU, nn.Hardtanh, nn.Linear, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d),
 )
