@@ -25,28 +25,22 @@ from .results import as_stated
 R = relax()
 
 
-class Converters(dict[Any, Any]):
-    """Converters that are ours already."""
-
-
-def converters(importer: Any, stock: Mapping[Any, Callable[[Any], Any]]) -> Mapping[Any, Any]:
+def converters(importer: Any, stock: Mapping[Any, Callable[[Any], Any]]) -> dict[Any, Any]:
     """Return the converter of each node by the name of its operator.
 
     Parameters
     ----------
     importer : ExportedProgramImporter
     stock : dict
-        The importer's own converters; returned unchanged where they are ours.
+        The importer's own converters.
     """
-    if isinstance(stock, Converters):
-        return stock
     symbols: dict[fx.Graph, dict[str, Any]] = {}
     others = tvm.converters(importer, stock, IMPORTED.keys() - CONVERTERS.keys())
     rows = {
         name: partial(_converted, importer, convert, others.get(name), symbols)
         for name, convert in {**IMPORTED, **_in_place(stock)}.items()
     }
-    return Converters({**others, **rows})
+    return {**others, **rows}
 
 
 def _in_place(stock: Mapping[Any, Any]) -> dict[str, Converter]:

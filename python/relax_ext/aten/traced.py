@@ -26,7 +26,7 @@ from topi_ext.compat import relax, same_size
 from topi_ext.interrupts import keep_interrupts
 from topi_ext.spec.geometry import fail
 
-from ..ir import dtype_of, sizes_of
+from ..ir import dtype_of, shape_of
 from .calls import Unsupported, is_tensor
 from .exported import converted
 from .operators import IMPORTED
@@ -47,16 +47,8 @@ _FUNCTIONS = (
 """Functions that TVM computes otherwise than PyTorch, silently."""
 
 _MODULES = (
-    *(
-        nn.BatchNorm1d,
-        nn.BatchNorm2d,
-        nn.BatchNorm3d,
-        nn.Conv1d,
-        nn.Conv2d,
-        nn.Conv3d,
-        nn.CrossEntropyLoss,
-    ),
-    *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.Conv1d, nn.Conv2d, nn.Conv3d),
+    *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.CrossEntropyLoss),
     *(nn.CELU, nn.ELU, nn.GELU, nn.Hardtanh, nn.Linear, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d),
 )
 """The same of modules."""
@@ -69,16 +61,11 @@ def converters(importer: Any, stock: Mapping[Any, Any]) -> dict[Any, Callable[[A
     """Return converters of functions by name, and of modules by class."""
     dropouts = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
     rows = {name.partition(".")[0] for name in IMPORTED}
-    classes = [
-        kind for kind in vars(nn).values() if isinstance(kind, type) and issubclass(kind, nn.Module)
-    ]
+    names = {*_FUNCTIONS, *(rows - stock.keys())}
+    classes = {one for one in vars(nn).values() if isinstance(one, type)}
     return {
-        **{
-            name: partial(_function, importer, stock.get(name))
-            for name in {*_FUNCTIONS, *(rows - stock.keys())}
-        },
-        **{kind: partial(_module, importer) for kind in {*classes} - stock.keys()},
-        **{kind: partial(_module, importer) for kind in _MODULES},
+        **{name: partial(_function, importer, stock.get(name)) for name in names},
+        **{kind: partial(_module, importer) for kind in {*_MODULES, *(classes - stock.keys())}},
         "getitem": partial(_items, importer, stock["getitem"]),
         "dropout": partial(_dropout, importer),
         **{kind: partial(_dropout_module, importer) for kind in dropouts},
@@ -193,9 +180,11 @@ class _Trace:
         return tree_map(one, value)
 
     def _fake(self, x: Any) -> Any:
+        shape = shape_of(x)
+        if shape is None:
+            raise fail(self._name, "shapes of operands must be known at import")
         with self._mode:
-            sizes = [self._size(size) for size in sizes_of(x)]
-            return torch.empty(sizes, dtype=getattr(torch, dtype_of(x)))
+            return torch.empty([*map(self._size, shape)], dtype=getattr(torch, dtype_of(x)))
 
     def _plain(self, leaf: Any) -> Any:
         """Return an argument that is no tensor: sizes as PyTorch has them."""
