@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Callable
-from types import SimpleNamespace
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from functorch.compile import aot_function, make_boxed_func
 
-from helpers.aten import Graphs, through
+from helpers.torch_backend import compiled
 from relax_ext.torch import attention
 from relax_ext.torch.aten import CONVERTERS
+from relax_ext.torch.decompositions import decompositions, whole_upsamples
 
 Case = Callable[[Any], Any]
 
@@ -265,13 +268,6 @@ TABLES = {
 OF_SYMBOLIC_SIZES = {"convert_element_type.default", "true_divide.Tensor", "empty_permuted.default"}
 """Operators that :mod:`test_aten_graphs` tests; the last one with PyTorch 2.5 only."""
 
-OF_EXPORTED_PROGRAMS = {
-    "cross_entropy_loss.default",
-    "scaled_dot_product_attention.default",
-    *(name for name in CONVERTERS if name.endswith(".vec")),
-}
-"""Operators that graphs decompose; ``test_importers_torch_operators`` tests them."""
-
 OF_TRAINED_GRAPHS = {operator.default.__name__ for operator in attention.OPERATORS}
 """Operators that other graphs decompose; :mod:`test_backend_training` tests them."""
 
@@ -301,27 +297,25 @@ def tensors(dtype: torch.dtype) -> dict[str, torch.Tensor]:
     return found
 
 
-def evaluated(cases: dict[str, Case], given: dict[str, torch.Tensor], graphs: Any) -> Any:
+def evaluated(cases: dict[str, Case], given: dict[str, torch.Tensor], compile: Any) -> Any:
     """Return all results by name and number, and the gradients of their weighted sum."""
     leaves = {
         name: value.clone().requires_grad_(value.is_floating_point() and name != "special")
         for name, value in given.items()
     }
-    labels: list[str] = []
+    operands = namedtuple("Operands", leaves)  # type: ignore[misc]  # of any names
 
-    def everything(*values: torch.Tensor) -> list[torch.Tensor]:
-        t = SimpleNamespace(**dict(zip(leaves, values)))
-        results = []
-        labels.clear()
-        for name, case in cases.items():
-            found = case(t)
-            found = found if isinstance(found, tuple) else (found,)
-            labels.extend(f"{name} {number}" for number in range(len(found)))
-            results += found
-        return results
+    cases = {"product": lambda t: t.m @ t.n, **cases}  # without one, a graph stays in PyTorch
 
-    function = everything if graphs is None else through(everything, graphs)
-    results = dict(zip(labels, function(*leaves.values())))
+    def everything(*values: torch.Tensor) -> list[list[torch.Tensor]]:
+        found = [case(operands(*values)) for case in cases.values()]
+        return [list(one) if isinstance(one, tuple) else [one] for one in found]
+
+    results = {
+        f"{name} {number}": result
+        for name, found in zip(cases, compile(everything)(*leaves.values()))
+        for number, result in enumerate(found)
+    }
     generator = torch.Generator().manual_seed(1)
     total = 0.0
     for result in results.values():
@@ -359,13 +353,21 @@ def assert_equal(found: dict[str, Any], wanted: dict[str, Any], tolerance: float
 def test_values_and_gradients(table: str) -> None:
     """Sums of at most 300 terms: 1e-12 is 15 times the rounding of float64."""
     given = tensors(torch.float64)
-    found = evaluated(TABLES[table], given, Graphs())
-    assert_equal(found, evaluated(TABLES[table], given, None), 1e-12)
+    found = evaluated(TABLES[table], given, partial(compiled, fullgraph=True))
+    assert_equal(found, evaluated(TABLES[table], given, lambda function: function), 1e-12)
 
 
 def test_every_operator_has_a_case() -> None:
-    graphs = Graphs(only_records=True)
-    for cases in TABLES.values():
-        evaluated(cases, tensors(torch.float64), graphs)
-    others = OF_SYMBOLIC_SIZES | OF_EXPORTED_PROGRAMS
-    assert set(CONVERTERS) - graphs.operators - others == OF_TRAINED_GRAPHS
+    operators: set[str] = set()
+
+    def record(graph: Any, _: Any) -> Any:
+        operators.update(getattr(node.target, "__name__", "") for node in graph.graph.nodes)
+        return make_boxed_func(graph.forward)
+
+    compile = partial(
+        aot_function, fw_compiler=record, bw_compiler=record, decompositions=decompositions()
+    )
+    with whole_upsamples():
+        for cases in TABLES.values():
+            evaluated(cases, tensors(torch.float64), compile)
+    assert set(CONVERTERS) - operators - OF_SYMBOLIC_SIZES == OF_TRAINED_GRAPHS

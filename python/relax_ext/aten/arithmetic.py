@@ -18,8 +18,8 @@ import torch
 
 from topi_ext.compat import constant_value, relax
 
-from ..importers.torch_arguments import torch_dtype_name
-from .calls import HALF, Call, Converter, number
+from ..ir import HALF
+from .calls import Call, Converter, number, torch_dtype_name
 
 R = relax()
 
@@ -71,11 +71,24 @@ def converters() -> dict[str, Converter]:
         **{f"add.{form}": partial(_sum, R.op.add) for form in both},
         **{f"sub.{form}": partial(_sum, R.op.subtract) for form in both},
         "div.Tensor_mode": _rounded_quotient,
-        "remainder.Scalar": _remainder,
+        "remainder.Scalar": partial(_remainder, R.op.floor_mod),
         "pow.Tensor_Scalar": _power_of_number,
         "pow.Tensor_Tensor": partial(_power, "self", "exponent"),
         "pow.Scalar": partial(_power, "self", "exponent"),
         "where.self": _where,
+    }
+
+
+def imported() -> dict[str, Converter]:
+    """Return the converters of imported programs alone."""
+    both = ("Tensor", "Scalar")
+    return {
+        **{f"rsub.{form}": partial(_sum, R.op.subtract, names=("other", "self")) for form in both},
+        "remainder.Tensor": partial(_remainder, R.op.floor_mod),
+        **{f"fmod.{form}": partial(_remainder, R.op.mod) for form in both},
+        "floor_divide.default": _rounded_quotient,
+        "max.other": partial(_binary, R.op.maximum),
+        "min.other": partial(_binary, R.op.minimum),
     }
 
 
@@ -114,14 +127,16 @@ def _binary(op: Callable[[Any, Any], Any], call: Call) -> Any:
     return call.cast(call.emit(op(x, y)), dtype)
 
 
-def _sum(op: Callable[[Any, Any], Any], call: Call) -> Any:
-    """Return ``self + alpha * other`` or ``self - alpha * other``."""
+def _sum(
+    op: Callable[[Any, Any], Any], call: Call, names: tuple[str, ...] = ("self", "other")
+) -> Any:
+    """Return ``self + alpha * other`` or ``self - alpha * other``, or with these two exchanged."""
     dtype, alpha = call.dtype(), call["alpha"]
     if dtype == "bool":
         if op is not R.op.add or alpha not in (1, True):
             raise call.refusal("arithmetic of truth values")
-        return call.emit(R.op.logical_or(*(call.tensor(call[n], dtype) for n in ("self", "other"))))
-    names = ("self", "other", "alpha") if alpha != 1 else ("self", "other")
+        return call.emit(R.op.logical_or(*(call.tensor(call[name], dtype) for name in names)))
+    names = (*names, "alpha") if alpha != 1 else names
     (x, y, *factor), _ = operands(call, dtype, *names)
     if factor:
         y = call.emit(R.op.multiply(y, factor[0]))
@@ -168,41 +183,45 @@ def _where(call: Call) -> Any:
 
 
 def _divisor(call: Call, dtype: str) -> Any:
-    """Return the divisor of integers, a number other than 0."""
+    """Return the divisor of integers; PyTorch raises an error if it is 0."""
     divisor = call["other"]
     if isinstance(divisor, int) and not isinstance(divisor, bool):
         constant = number(divisor, dtype)
         if constant_value(constant).numpy():
             return constant
-    raise call.refusal("an integer divisor must be a known number other than 0")
+    call.leave("an integer divisor must be a known number other than 0")
+    return call.tensor(divisor, dtype)
 
 
 def _rounded_quotient(call: Call) -> Any:
-    dtype, mode = call.dtype(), call["rounding_mode"]
+    dtype, mode = call.dtype(), call.get("rounding_mode", "floor")
     if mode is None:
         return _binary(R.op.divide, call)
     if "float" in dtype:
-        if mode != "trunc":
-            raise call.refusal("rounding down of floats")
         (x, y), _ = operands(call, dtype, "self", "other")
+        if mode == "floor":
+            call.leave("rounding down of floats")
+            return call.cast(call.emit(R.op.floor_divide(x, y)), dtype)
         return call.cast(call.emit(R.op.trunc(call.emit(R.op.divide(x, y)))), dtype)
     x, y = call.tensor(call["self"], dtype), _divisor(call, dtype)
     # TVM's integer division rounds towards zero.
     return call.emit((R.op.floor_divide if mode == "floor" else R.op.divide)(x, y))
 
 
-def _remainder(call: Call) -> Any:
+def _remainder(op: Callable[[Any, Any], Any], call: Call) -> Any:
     dtype = call.dtype()
-    if "int" not in dtype:
-        raise call.refusal("a remainder of floats")
-    x, y = call.tensor(call["self"], dtype), _divisor(call, dtype)
-    return call.emit(R.op.floor_mod(x, y))
+    if "int" in dtype:
+        x, y = call.tensor(call["self"], dtype), _divisor(call, dtype)
+    else:
+        call.leave("a remainder of floats")
+        (x, y), _ = operands(call, dtype, "self", "other")
+    return call.cast(call.emit(op(x, y)), dtype)
 
 
 def _power(base: str, exponent: str, call: Call) -> Any:
     dtype = call.dtype()
     if "float" not in dtype:
-        raise call.refusal("a power of integers")
+        call.leave("a power of integers")
     wide = "float32" if dtype in HALF else dtype
     x, y = (call.tensor(call[name], wide) for name in (base, exponent))
     return call.cast(call.emit(R.op.power(x, y)), dtype)

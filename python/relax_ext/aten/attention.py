@@ -8,14 +8,15 @@ from typing import Any
 
 from topi_ext.compat import relax
 
-from .calls import Call, Converter, dtype_of, shape_of
+from ..ir import dtype_of, sizes_of
+from .calls import Call, Converter
 from .shapes import broadcast
 
 R = relax()
 
 
-def converters() -> dict[str, Converter]:
-    """Return the converter of each operator by name."""
+def imported() -> dict[str, Converter]:
+    """Return the converters of imported programs alone."""
     return {"scaled_dot_product_attention.default": attention}
 
 
@@ -27,13 +28,13 @@ def attention(call: Call) -> Any:
     *batch, heads, rows, _ = [1] * (3 - len(query)) + query
     q, k, v = (_by_position(call, call[name], prod(batch)) for name in ("query", "key", "value"))
     if call["enable_gqa"]:
-        k, v = (call.emit(R.op.repeat(x, heads // shape_of(x)[2], 2)) for x in (k, v))
-    keys, mask = shape_of(k)[1], call["attn_mask"]
+        k, v = (call.emit(R.op.repeat(x, heads // sizes_of(x)[2], 2)) for x in (k, v))
+    keys, mask = sizes_of(k)[1], call["attn_mask"]
     if mask is not None:
-        if len(shape_of(mask)) != 4 or len(query) != 4:
+        if len(sizes_of(mask)) != 4 or len(query) != 4:
             mask = broadcast(call, mask, [*query[:-1], keys])
             mask = call.reshape(mask, [prod(batch), heads, rows, keys])
-        mask = broadcast(call, mask, [*shape_of(mask)[:2], rows, keys])
+        mask = broadcast(call, mask, [*sizes_of(mask)[:2], rows, keys])
     is_chosen = None if mask is None or dtype_of(mask) != "bool" else mask
     if is_chosen is not None:
         mask = call.emit(R.op.where(is_chosen, R.const(0, dtype), R.const(-inf, dtype)))
@@ -43,10 +44,10 @@ def attention(call: Call) -> Any:
     if is_chosen is not None:  # a row without any key is 0
         count = call.emit(R.op.max(call.cast(is_chosen, "int8"), [-1], keepdims=True))
         y = call.emit(R.op.where(call.cast(count, "bool"), y, R.const(0, dtype)))
-    return call.reshape(y, [*query[:-1], shape_of(v)[-1]])
+    return call.reshape(y, [*query[:-1], sizes_of(v)[-1]])
 
 
 def _by_position(call: Call, x: Any, batch: Any) -> Any:
     """Return an operand as (batch, positions, heads, elements)."""
-    heads, rows, inner = [1, *shape_of(x)][-3:]
+    heads, rows, inner = [1, *sizes_of(x)][-3:]
     return call.permuted(call.reshape(x, [batch, heads, rows, inner]), (0, 2, 1, 3))

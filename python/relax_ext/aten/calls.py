@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -16,17 +17,16 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from topi_ext.compat import call_attr, dtype_name, known_shape, relax, type_of
+from topi_ext.compat import call_attr, relax, type_of
+from topi_ext.spec.geometry import fail
 
-from ..fusion.views import are_same
 from ..gradients import GRADIENTS
-from ..importers.torch_arguments import arguments, torch_dtype_name
+from ..ir import HALF, are_same, dtype_of, sizes_of
 from .scalars import scalar
 from .sizes import SYMBOLIC, is_unbacked, leaves, size_in
 
 R = relax()
 
-HALF = ("float16", "bfloat16")
 _DTYPES = frozenset(
     (
         *("bool", "uint8", "int8", "int16", "int32", "int64"),
@@ -56,13 +56,23 @@ class Unsupported(Exception):  # noqa: N818  (a name that importer and graph com
         self.others: list[Unsupported] = []
 
 
-def why_not(node: fx.Node) -> str | None:
-    """Return why no converter can read or state the tensors of a call, None if all can."""
+class Refused(ValueError):  # noqa: N818  (as Unsupported)
+    """A call that no importer converts to what PyTorch computes."""
+
+    def __init__(self, name: str, rule: str) -> None:
+        super().__init__(str(fail(name, rule)))
+
+
+def why_not(node: fx.Node, unbacked: bool = False) -> str | None:
+    """Return why no converter can read or state the tensors of a call, None if all can.
+
+    With `unbacked`, sizes may be decided by values.
+    """
     values = [node.meta.get("val"), *(operand.meta.get("val") for operand in node.all_input_nodes)]
-    return next(filter(None, map(_why_not_value, leaves(values))), None)
+    return next(filter(None, (_why_not_value(value, unbacked) for value in leaves(values))), None)
 
 
-def _why_not_value(value: Any) -> str | None:
+def _why_not_value(value: Any, unbacked: bool) -> str | None:
     if not isinstance(value, torch.Tensor):
         is_number = value is None or isinstance(value, (int, float, *SYMBOLIC))
         return None if is_number else f"a value of type {type(value).__name__}"
@@ -72,7 +82,12 @@ def _why_not_value(value: Any) -> str | None:
         return f"of {value.dtype}"
     if value.layout is not torch.strided:
         return f"of layout {value.layout}"
-    return "a size that values decide" if is_unbacked(value) else None
+    return "a size that values decide" if is_unbacked(value) and not unbacked else None
+
+
+def torch_dtype_name(dtype: Any) -> str:
+    """Return the name that TVM has for a dtype of PyTorch."""
+    return str(dtype).removeprefix("torch.")
 
 
 class Call:
@@ -88,16 +103,24 @@ class Call:
         The operator.
     value : object
         Result of PyTorch's fake execution: a fake tensor, or a tuple of them.
+    is_imported : bool
+        Whether the call belongs to a program that is imported as a whole, of which nothing can stay
+        in PyTorch.
     """
+
+    is_imported = False
 
     def __init__(self, importer: Any, node: fx.Node, symbols: Mapping[str, Any]) -> None:
         self.importer, self.symbols = importer, symbols
         self.node, self.overload = node, cast("OpOverload", node.target)
         self.value = node.meta["val"]
-        self._given = arguments(importer, node)
         schema = self.overload._schema.arguments
         self._nodes: dict[str, Any] = dict(zip((a.name for a in schema), node.args)) | dict(
             node.kwargs
+        )
+        given = {a.name: self._nodes.get(a.name, a.default_value) for a in schema}
+        self._given = SimpleNamespace(
+            **{name: importer._retrieve_args(value) for name, value in given.items()}
         )
 
     def __getitem__(self, name: str) -> Any:
@@ -124,9 +147,10 @@ class Call:
         """Return the exception that leaves this call in PyTorch."""
         return Unsupported(self.node, why)
 
-    def stock(self) -> Any:
-        """Convert by TVM's importer with the corrections of :mod:`relax_ext.importers`."""
-        return self.importer.convert_map.stock[self.overload.__name__](self.node)
+    def leave(self, why: str) -> None:
+        """Leave this call to PyTorch, where the graph runs in it."""
+        if not self.is_imported:
+            raise self.refusal(why)
 
     @property
     def used(self) -> set[int]:
@@ -161,9 +185,14 @@ class Call:
 
     # ------------------------------------------------------------ expressions
 
+    @property
+    def builder(self) -> Any:
+        """Return the builder of the function."""
+        return self.importer.block_builder
+
     def emit(self, expr: Any) -> Any:
         """Bind an expression to a variable."""
-        return self.importer.block_builder.emit(expr)
+        return self.builder.emit(expr)
 
     def cast(self, x: Any, dtype: str) -> Any:
         """Return a tensor in another dtype."""
@@ -174,7 +203,7 @@ class Call:
         if isinstance(operand, (bool, int, float)):
             return number(operand, dtype)
         if not isinstance(operand, R.Expr) or not hasattr(type_of(operand), "ndim"):
-            return self.cast(scalar(self.importer.block_builder, operand), dtype)
+            return self.cast(scalar(self.builder, operand), dtype)
         return self.cast(operand, dtype)
 
     def reshape(self, x: Any, sizes: Sequence[Any]) -> Any:
@@ -184,7 +213,7 @@ class Call:
         """
         if 0 in [size for size in sizes if isinstance(size, int)]:
             return self.emit(R.op.zeros(R.ShapeExpr(sizes), dtype_of(x)))
-        if are_same(shape_of(x), list(sizes)):
+        if are_same(sizes_of(x), list(sizes)):
             return x
         return self.emit(R.op.reshape(x, R.ShapeExpr(sizes)))
 
@@ -192,7 +221,7 @@ class Call:
         """Return a tensor with its axes in another order; a transpose of a transpose is one, or
         none.
         """
-        before = self.importer.block_builder.lookup_binding(x)
+        before = self.builder.lookup_binding(x)
         rank = type_of(x).ndim
         order = [axis % rank for axis in axes]
         if getattr(getattr(before, "op", None), "name", "") == "relax.permute_dims":
@@ -218,10 +247,15 @@ class Call:
         relax.Expr
             The gradient, in the dtype of the first argument.
         """
-        builder = self.importer.block_builder
-        forward = builder.normalize(forward)
-        result = builder.emit(forward) if reads_result else R.Var("result", type_of(forward))
-        return GRADIENTS[forward.op.name](result, forward, dy, builder)[0]
+        forward = self.builder.normalize(forward)
+        result = self.builder.emit(forward) if reads_result else R.Var("result", type_of(forward))
+        return GRADIENTS[forward.op.name](result, forward, dy, self.builder)[0]
+
+
+class ImportedCall(Call):
+    """A call of a program that is imported as a whole."""
+
+    is_imported = True
 
 
 def number(value: float, dtype: str) -> Any:
@@ -232,14 +266,10 @@ def number(value: float, dtype: str) -> Any:
         return R.const(value, dtype)
 
 
-def dtype_of(x: Any) -> str:
-    """Return the dtype of a tensor."""
-    return dtype_name(type_of(x).dtype)
-
-
-def shape_of(x: Any) -> tuple[Any, ...]:
-    """Return the sizes of a tensor."""
-    return known_shape(type_of(x).shape)
+def is_tensor(x: Any) -> bool:
+    """Return whether a value is an expression of one tensor."""
+    found = type_of(x) if isinstance(x, R.Expr) else None
+    return all(hasattr(found, name) for name in ("dtype", "shape", "ndim"))
 
 
 def wide(dtype: str) -> str:

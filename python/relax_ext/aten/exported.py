@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The converters for nodes of exported programs.
+"""The converters for nodes of exported programs: rows of the table, and TVM's for the others.
 
-A call that a converter refuses is left to TVM's importer.
+A call that a row cannot convert is left to TVM's converter, if that is not wrong.
 """
 
 from __future__ import annotations
@@ -17,31 +17,39 @@ from topi_ext.interrupts import keep_interrupts
 from topi_ext.notices import one_line
 from topi_ext.spec.geometry import fail
 
-from ..importers.torch_arguments import operator_name
-from .calls import Call, Converter, Unsupported, why_not
-from .operators import CONVERTERS
+from . import stock as tvm
+from .calls import Converter, ImportedCall, Refused, Unsupported, why_not
+from .operators import CONVERTERS, IMPORTED
 from .results import as_stated
 
 R = relax()
 
-_UPDATES = ("_native_batch_norm_legit_functional.default",)
-"""Operators that update running statistics, which are not imported."""
 
-
-def converters(importer: Any, stock: Mapping[Any, Callable[[Any], Any]]) -> dict[str, Any]:
+def converters(importer: Any, stock: Mapping[Any, Callable[[Any], Any]]) -> dict[Any, Any]:
     """Return the converter of each node by the name of its operator.
 
     Parameters
     ----------
     importer : ExportedProgramImporter
     stock : dict
-        The importer's converters, for calls that ours refuse.
+        The importer's own converters.
     """
     symbols: dict[fx.Graph, dict[str, Any]] = {}
+    others = tvm.converters(importer, stock, IMPORTED.keys() - CONVERTERS.keys())
+    rows = {
+        name: partial(_converted, importer, convert, others.get(name), symbols)
+        for name, convert in {**IMPORTED, **_in_place(stock)}.items()
+    }
+    return {**others, **rows}
+
+
+def _in_place(stock: Mapping[Any, Any]) -> dict[str, Converter]:
+    """Return the rows of operators that also write their result into their operand."""
+    names = {name: str(name).replace("_.", ".") for name in stock}
     return {
-        name: partial(_converted, importer, convert, stock.get(name), symbols)
-        for name, convert in CONVERTERS.items()
-        if convert is not Call.stock and name not in _UPDATES
+        name: IMPORTED[plain]
+        for name, plain in names.items()
+        if name != plain and plain in IMPORTED and plain != "copy.default"
     }
 
 
@@ -57,16 +65,36 @@ def _converted(
         symbols[node.graph] = _symbols(importer, node.graph)
     try:
         with keep_interrupts():
-            why = why_not(node)
-            if why is not None:
-                raise Unsupported(node, why)
-            call = Call(importer, node, symbols[node.graph])
-            return as_stated(call, convert(call))
+            result = converted(importer, convert, node, symbols[node.graph])
+    except Unsupported as error:
+        if stock is None:
+            raise fail(tvm.operator_name(node), error.why) from error
+        return stock(node)
+    if node.target._schema.is_mutable:  # type: ignore[union-attr]  # an operator
+        importer.env[node.args[0]] = result
+    return result
+
+
+def converted(importer: Any, convert: Converter, node: fx.Node, symbols: Mapping[str, Any]) -> Any:
+    """Return the value of a call by a row.
+
+    Raises
+    ------
+    Unsupported
+        Where the row cannot convert it.
+    Refused
+        Where nothing may.
+    """
+    why = why_not(node, unbacked=True)
+    if why is not None:
+        raise Unsupported(node, why)
+    try:
+        call = ImportedCall(importer, node, symbols)
+        return as_stated(call, convert(call))
+    except (Refused, Unsupported):
+        raise
     except Exception as error:  # any error of a converter
-        if stock is not None:
-            return stock(node)
-        why = error.why if isinstance(error, Unsupported) else one_line(error, 200)
-        raise fail(operator_name(node), why) from error
+        raise Unsupported(node, one_line(error, 200)) from error
 
 
 def _symbols(importer: Any, graph: fx.Graph) -> dict[str, Any]:

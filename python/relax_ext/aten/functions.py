@@ -13,10 +13,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from topi_ext.compat import constant_value, relax
 
+from ..ir import dtype_of
 from .arithmetic import as_truth
-from .calls import Call, Converter, dtype_of, number, wide
+from .calls import Call, Converter, number, wide
 
 R = relax()
 
@@ -61,12 +64,19 @@ def converters() -> dict[str, Converter]:
         "gelu.default": _gelu,
         "elu.default": _elu,
         "hardtanh.default": lambda call: limited(call, call["min_val"], call["max_val"]),
-        "clamp.default": lambda call: limited(call, call["min"], call["max"]),
-        "clamp.Tensor": Call.stock,
+        **dict.fromkeys(("clamp.default", "clamp.Tensor"), _clamp),
         "hardswish.default": _hard_swish,
         "hardsigmoid.default": lambda call: _hard_sigmoid(
             call, call.tensor(call["self"], call.dtype())
         ),
+    }
+
+
+def imported() -> dict[str, Converter]:
+    """Return the converters of imported programs alone."""
+    return {
+        "celu.default": lambda call: _exponential(call, call["alpha"], 1, 1 / call["alpha"]),
+        **{f"clamp_{side}.default": _clamp for side in ("min", "max")},
     }
 
 
@@ -118,12 +128,17 @@ def _exp_less_one(call: Call, x: Any) -> Any:
 
 
 def _elu(call: Call) -> Any:
+    return _exponential(call, *(float(call[name]) for name in ("alpha", "scale", "input_scale")))
+
+
+def _exponential(call: Call, alpha: float, scale: float, input_scale: float) -> Any:
     """Return ``scale * x``, of negative numbers ``scale * alpha * (exp(input_scale * x) - 1)``."""
     dtype = call.dtype()
     x = call.tensor(call["self"], wide(dtype))
-    scale, alpha, input_scale = (float(call[name]) for name in ("scale", "alpha", "input_scale"))
 
     def times(factor: float, operand: Any) -> Any:
+        if factor == 1:
+            return operand
         return call.emit(R.op.multiply(operand, R.const(factor, wide(dtype))))
 
     below = times(scale * alpha, _exp_less_one(call, times(input_scale, x)))
@@ -171,13 +186,16 @@ def _gelu(call: Call) -> Any:
     return call.emit((R.op.nn.gelu if is_exact else R.op.nn.gelu_tanh)(call["self"]))
 
 
+def _clamp(call: Call) -> Any:
+    return limited(call, call.get("min"), call.get("max"))
+
+
 def limited(call: Call, low: Any, high: Any) -> Any:
-    """Return the first operand between two bounds, numbers or None; NaN stays."""
+    """Return the first operand between two bounds: numbers, tensors or None; NaN stays."""
     dtype = call.dtype()
     x = call.tensor(call["self"], dtype)
-    if not all(bound is None or isinstance(bound, (int, float)) for bound in (low, high)):
-        raise call.refusal("a bound that is no number")
-    if "float" in dtype:
+    are_numbers = all(bound is None or isinstance(bound, (int, float)) for bound in (low, high))
+    if are_numbers and "float" in dtype:
         limits = (-math.inf if low is None else low, math.inf if high is None else high)
         if any(math.isnan(limit) for limit in limits):
             raise call.refusal("a bound that is NaN")
@@ -186,11 +204,17 @@ def limited(call: Call, low: Any, high: Any) -> Any:
         return call.emit(R.op.clip(x, *limits))
     for bound, limit in ((low, R.op.maximum), (high, R.op.minimum)):
         if bound is not None:
-            constant = number(bound, dtype)
-            if constant_value(constant).numpy() != bound:
-                raise call.refusal(f"a bound {bound} beyond {dtype}")
-            x = call.emit(limit(x, constant))
+            x = call.emit(limit(x, _bound(call, bound, dtype)))
     return x
+
+
+def _bound(call: Call, bound: Any, dtype: str) -> Any:
+    """Return a bound as a tensor; the end of an integer's range for a number beyond it."""
+    if isinstance(bound, (int, float)) and "int" in dtype:
+        if constant_value(number(bound, dtype)).numpy() != bound:
+            call.leave(f"a bound {bound} beyond {dtype}")
+        bound = min(max(bound, np.iinfo(dtype).min), np.iinfo(dtype).max)
+    return call.tensor(bound, dtype)
 
 
 def _hard_sigmoid(call: Call, x: Any) -> Any:

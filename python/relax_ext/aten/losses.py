@@ -10,7 +10,8 @@ import numpy as np
 
 from topi_ext.compat import relax
 
-from .calls import Call, Converter, dtype_of, shape_of, wide
+from ..ir import dtype_of, sizes_of
+from .calls import Call, Converter, wide
 
 R = relax()
 
@@ -19,8 +20,8 @@ _SUM = 2
 """Numbers of reductions."""
 
 
-def converters() -> dict[str, Converter]:
-    """Return the converter of each operator by name."""
+def imported() -> dict[str, Converter]:
+    """Return the converters of imported programs alone."""
     return {"cross_entropy_loss.default": _cross_entropy}
 
 
@@ -37,7 +38,7 @@ def _cross_entropy(call: Call) -> Any:
             target = call.emit(R.op.add(target, R.const(smoothing / classes, wide(dtype))))
         losses = _weighted(call, call.emit(R.op.multiply(logs, target)), axis)
         losses = call.emit(R.op.negative(call.emit(R.op.sum(losses, [axis]))))
-        count = call.tensor(prod(shape_of(losses)), wide(dtype))
+        count = call.tensor(prod(sizes_of(losses)), wide(dtype))
         return call.cast(_reduced(call, losses, count), dtype)
     loss, count, is_read = _of_classes(call, logs, axis)
     if smoothing:
@@ -55,10 +56,10 @@ def _of_classes(call: Call, logs: Any, axis: int) -> tuple[Any, Any, Any]:
 
     A class is found by comparing, so that no element is read that does not exist.
     """
-    (classes,) = call.numbers([shape_of(logs)[axis]])
+    (classes,) = call.numbers([sizes_of(logs)[axis]])
     target = call["target"]
     is_read = call.emit(R.op.not_equal(target, R.const(call["ignore_index"], call.dtype("target"))))
-    shape = [-1] + [1] * (len(shape_of(logs)) - axis - 1)
+    shape = [-1] + [1] * (len(sizes_of(logs)) - axis - 1)
     numbers = R.const(np.arange(classes).reshape(shape), call.dtype("target"))
     is_class = call.emit(R.op.equal(call.emit(R.op.expand_dims(target, axis)), numbers))
     is_class = call.emit(R.op.logical_and(is_class, call.emit(R.op.expand_dims(is_read, axis))))
@@ -78,7 +79,7 @@ def _weighted(call: Call, x: Any, axis: int) -> Any:
     if call["weight"] is None:
         return x
     weight = call.cast(call["weight"], dtype_of(x))
-    shape = [-1] + [1] * (len(shape_of(x)) - axis - 1)
+    shape = [-1] + [1] * (len(sizes_of(x)) - axis - 1)
     return call.emit(R.op.multiply(x, call.emit(R.op.reshape(weight, shape))))
 
 

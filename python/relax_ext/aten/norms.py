@@ -12,10 +12,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from topi_ext.compat import relax
 
-from ..importers.torch_arguments import torch_dtype_name
-from .calls import Call, Converter, dtype_of, shape_of
+from ..ir import dtype_of, sizes_of
+from .calls import Call, Converter, Refused, torch_dtype_name
 from .reductions import count
 
 R = relax()
@@ -29,6 +31,16 @@ def converters() -> dict[str, Converter]:
         "_native_batch_norm_legit_no_training.default": _batch_norm_by_running_statistics,
         "native_group_norm.default": _group_norm,
         "native_layer_norm.default": _layer_norm,
+    }
+
+
+def imported() -> dict[str, Converter]:
+    """Return the converters of imported programs alone."""
+    return {
+        "batch_norm.default": partial(_batch_norm, 1),
+        "group_norm.default": lambda call: _whole_group_norm(call, call["num_groups"]),
+        "layer_norm.default": _whole_layer_norm,
+        "instance_norm.default": _instance_norm,
     }
 
 
@@ -76,27 +88,105 @@ def _arithmetic_dtype(call: Call, *names: str) -> str:
 
 
 def _channels(x: Any) -> list[Any]:
-    return [1, shape_of(x)[1], *[1] * (len(shape_of(x)) - 2)]
+    return [1, sizes_of(x)[1], *[1] * (len(sizes_of(x)) - 2)]
+
+
+# ---------------------------------------------------------------- operators of whole rows
+
+
+def _operands(call: Call, sizes: Sequence[Any], *others: str) -> list[Any]:
+    """Return data, weight, bias and other operands, in the one dtype that TVM's operators take.
+
+    A layer without weight and bias has ones and zeros.  TVM's operators do not take bfloat16, but
+    for that with running statistics.
+    """
+    given = {name: call[name] for name in ("input", "weight", "bias", *others)}
+    dtypes = {dtype_of(x) for x in given.values() if x is not None}
+    dtype = dtypes.pop() if len(dtypes) == 1 else _arithmetic_dtype(call, *given)
+    dtype = "float32" if dtype == "bfloat16" and not others else dtype
+    for name, value in (("weight", 1), ("bias", 0)):
+        if given[name] is None:
+            given[name] = R.const(np.full(tuple(call.numbers(sizes)), value), dtype)
+    return [call.cast(x, dtype) for x in given.values()]
+
+
+def _whole(call: Call, result: Any) -> Any:
+    return call.cast(call.emit(result), dtype_of(call["input"]))
+
+
+def _whole_group_norm(call: Call, groups: int) -> Any:
+    sizes = sizes_of(call["input"])
+    operands, axes = _operands(call, sizes[1:2]), list(range(2, len(sizes)))
+    return _whole(call, R.op.nn.group_norm(*operands, groups, 1, axes, call["eps"]))
+
+
+def _whole_layer_norm(call: Call) -> Any:
+    sizes, rank = sizes_of(call["input"]), len(call["normalized_shape"])
+    operands, axes = _operands(call, sizes[-rank:]), list(range(-rank, 0))
+    return _whole(call, R.op.nn.layer_norm(*operands, axes, call["eps"]))
+
+
+def _instance_norm(call: Call) -> Any:
+    """Normalize by the statistics of each image, or by running ones."""
+    sizes = sizes_of(call["input"])
+    if not call["use_input_stats"]:
+        return _whole_batch_norm(call)
+    if call["running_mean"] is not None:
+        rule = "use_input_stats=True would update running statistics, which are not imported"
+        raise Refused("instance_norm", f"{rule}: call eval() on the model before exporting it")
+    operands, axes = _operands(call, sizes[1:2]), list(range(2, len(sizes)))
+    return _whole(call, R.op.nn.instance_norm(*operands, 1, axes, call["eps"]))
+
+
+def _norm_of_batch(call: Call) -> Any:
+    """Normalize by the statistics of the batch."""
+    sizes = sizes_of(call["input"])
+    operands, axes = _operands(call, sizes[1:2]), [0, *range(2, len(sizes))]
+    return _whole(call, R.op.nn.instance_norm(*operands, 1, axes, call["eps"]))
+
+
+def _whole_batch_norm(call: Call) -> Any:
+    """Normalize by running statistics, so that the convolution before it can absorb it."""
+    channels = sizes_of(call["input"])[1]
+    if not isinstance(channels, int):
+        raise Refused("batch_norm", f"channels={channels} must be known at import")
+    operands = _operands(call, [channels], "running_mean", "running_var")
+    normed = R.op.nn.batch_norm(*operands, axis=1, epsilon=call["eps"], training=False)
+    return _whole(call, R.TupleGetItem(call.emit(normed), 0))
+
+
+# ---------------------------------------------------------------- results and statistics
 
 
 def _batch_norm(results: int, call: Call) -> Any:
-    """Return result, mean, inverse deviation, and for five results the new running statistics."""
+    """Return result, mean, inverse deviation, and for five results the new running statistics.
+
+    One result is that of a program that is not decomposed.
+    """
     x = call["input"]
     has_running = "running_mean" in call and call["running_mean"] is not None
+    if call.is_imported and call["training"] and has_running:
+        raise Refused(
+            "batch_norm",
+            "training=True would update running statistics, which are not imported: "
+            "call eval() on the model before exporting it",
+        )
     if not call["training"]:
         if not has_running:
             raise call.refusal("neither training nor running statistics")
-        return _by_running_statistics(call, results)
+        return _whole_batch_norm(call) if results == 1 else _by_running_statistics(call, results)
+    if results == 1:
+        return _norm_of_batch(call)
     if results == 3 and has_running:
         raise call.refusal("updates running statistics in place")
-    if 0 in shape_of(x):
+    if 0 in sizes_of(x):
         raise call.refusal("no elements")
     dtype = _arithmetic_dtype(call, "input")
-    is_plain = dtype_of(x) == "float32" and isinstance(shape_of(x)[1], int)
+    is_plain = dtype_of(x) == "float32" and isinstance(sizes_of(x)[1], int)
     if results == 3 and call.used <= {0} and is_plain:
-        return call.stock(), None, None  # a kernel for whole rows, which TVM has no float64 for
+        return _norm_of_batch(call), None, None  # a kernel for whole rows, which has no float64
     x = call.cast(x, dtype)
-    axes = [axis for axis in range(len(shape_of(x))) if axis != 1]
+    axes = [axis for axis in range(len(sizes_of(x))) if axis != 1]
     mean, variance, deviation = _moments(call, x, axes)
     inverse = _inverse(call, variance)
     y = _scaled(call, call.emit(R.op.multiply(deviation, inverse)), _channels(x), dtype)
@@ -115,7 +205,7 @@ def _batch_norm(results: int, call: Call) -> Any:
 def _updated(call: Call, name: str, statistic: Any) -> Any:
     """Return ``(1 - momentum) * running + momentum * statistic``."""
     dtype, momentum = dtype_of(statistic), call["momentum"]
-    running = call.reshape(_wide(call, name, dtype), shape_of(statistic))
+    running = call.reshape(_wide(call, name, dtype), sizes_of(statistic))
     kept = call.emit(R.op.multiply(running, R.const(1 - momentum, dtype)))
     return call.emit(R.op.add(kept, call.emit(R.op.multiply(statistic, R.const(momentum, dtype)))))
 
@@ -146,18 +236,18 @@ def _by_running_statistics(call: Call, results: int) -> Any:
 def _batch_norm_by_running_statistics(call: Call) -> Any:
     """Return a normalization that the convolution before it can absorb."""
     if call.used <= {0}:
-        return call.stock(), None, None
+        return _whole_batch_norm(call), None, None
     return _by_running_statistics(call, 3)
 
 
 def _group_norm(call: Call) -> Any:
     """Return result, mean and inverse deviation of each group of channels."""
     x, groups = call["input"], call["group"]
-    sizes = list(shape_of(x))
+    sizes = list(sizes_of(x))
     if 0 in sizes:
         raise call.refusal("no elements")
     if call.used <= {0}:
-        return call.stock(), None, None
+        return _whole_group_norm(call, groups), None, None
     dtype = _arithmetic_dtype(call, "input")
     each = sizes[1] // groups
     apart = call.reshape(call.cast(x, dtype), [sizes[0], groups, each, *sizes[2:]])
@@ -172,11 +262,11 @@ def _group_norm(call: Call) -> Any:
 def _layer_norm(call: Call) -> Any:
     """Return result, mean and inverse deviation of each row."""
     x = call["input"]
-    sizes, rank = list(shape_of(x)), len(call["normalized_shape"])
+    sizes, rank = list(sizes_of(x)), len(call["normalized_shape"])
     if 0 in sizes:
         raise call.refusal("no elements")
     if call.used <= {0} and all(isinstance(size, int) for size in sizes[-rank:]):
-        return call.stock(), None, None
+        return _whole_layer_norm(call), None, None
     dtype = _arithmetic_dtype(call, "input")
     axes = list(range(len(sizes) - rank, len(sizes)))
     mean, variance, deviation = _moments(call, call.cast(x, dtype), axes)

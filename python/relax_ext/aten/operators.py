@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The allow-list of imported operators, each of which tests compare with PyTorch by value.
+"""The table of imported operators, each of which tests compare with PyTorch by value.
 
 =========================  =====================================================================
 :mod:`.arithmetic`         operators of two elements, comparisons
@@ -7,18 +7,20 @@
 :mod:`.shapes`             views, concatenation, tensors of one value
 :mod:`.slices`             slices, selections, padding, and their gradients
 :mod:`.reductions`         sums, means, variances, extremes and their places, softmax
+:mod:`.products`           products of matrices
 :mod:`.convolutions`       convolutions and their gradients
-:mod:`.norms`              batch, group and layer normalization
+:mod:`.norms`              batch, group, layer and instance normalization
 :mod:`.pools`              pooling and its gradients
-:mod:`.resizes`            resizes and their gradients
-:mod:`.indexing`           scatters of one element of each row
+:mod:`.resizes`            resizes and their gradients, samples of images
+:mod:`.indexing`           scatters of one element of each row, lookups
 :mod:`.attention`          attention that is not decomposed
 :mod:`.losses`             losses of classes
+:mod:`.quantized`          quantized layers
 =========================  =====================================================================
 
-Other operators stay in PyTorch.  So do random operators; operators that read at indices
-(``embedding``, ``gather``, ``index``), because PyTorch checks the indices; and operators for which
-TVM orders NaN differently (``sort``, ``topk``).
+By ``torch.compile`` other operators stay in PyTorch.  So do random operators; operators that read
+at indices (``embedding``, ``gather``, ``index``), because PyTorch checks the indices; and operators
+for which TVM orders NaN differently (``sort``, ``topk``).
 """
 
 from __future__ import annotations
@@ -32,30 +34,38 @@ from . import (
     losses,
     norms,
     pools,
+    products,
+    quantized,
     reductions,
     resizes,
     shapes,
     slices,
 )
-from .calls import Call, Converter
+from .calls import Converter
 
-_MODULES = (
+_OF_GRAPHS = (
     arithmetic,
     functions,
     shapes,
     slices,
     reductions,
+    products,
     convolutions,
     norms,
     pools,
     resizes,
     indexing,
-    attention,
-    losses,
 )
 
 CONVERTERS: dict[str, Converter] = {
-    **dict.fromkeys(("mm.default", "bmm.default", "addmm.default"), Call.stock),
-    **{name: convert for module in _MODULES for name, convert in module.converters().items()},
+    name: convert for module in _OF_GRAPHS for name, convert in module.converters().items()
 }
-"""The converter of each operator by name and overload."""
+"""The converter of each operator by name and overload, as graphs of ``torch.compile`` have them."""
+
+_OF_PROGRAMS = (*_OF_GRAPHS, attention, losses, quantized)
+
+IMPORTED: dict[str, Converter] = {
+    **CONVERTERS,
+    **{name: convert for module in _OF_PROGRAMS for name, convert in module.imported().items()},
+}
+"""The same for imported programs, which may be whole, and of which nothing runs in PyTorch."""

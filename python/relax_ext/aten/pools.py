@@ -11,7 +11,8 @@ from typing import Any
 
 from topi_ext.compat import infer_key, relax, tir
 
-from .calls import Call, Converter, dtype_of, per_axis, shape_of, wide
+from ..ir import dtype_of, sizes_of
+from .calls import Call, Converter, per_axis, wide
 
 R = relax()
 
@@ -33,6 +34,14 @@ def converters() -> dict[str, Converter]:
             _adaptive_average_backward, rank
         )
     return found
+
+
+def imported() -> dict[str, Converter]:
+    """Return the converters of imported programs alone."""
+    return {
+        **{f"max_pool{rank}d.default": partial(_maximum_alone, rank) for rank in (1, 2, 3)},
+        "avg_pool1d.default": partial(_average, 1),
+    }
 
 
 @dataclass(frozen=True)
@@ -72,7 +81,7 @@ class Windows:
 
 def _batched(call: Call, x: Any, rank: int) -> Any:
     """Return a tensor with an axis of images, which a single image lacks."""
-    sizes = list(shape_of(x))
+    sizes = list(sizes_of(x))
     if 0 in sizes:
         raise call.refusal("no elements")
     return x if len(sizes) == rank + 2 else call.reshape(x, [1, *sizes])
@@ -81,7 +90,7 @@ def _batched(call: Call, x: Any, rank: int) -> Any:
 def _as(call: Call, x: Any, value: Any) -> Any:
     """Return a tensor in the shape of a fake tensor."""
     sizes = call.sizes(value.shape)
-    return x if len(shape_of(x)) == len(sizes) else call.reshape(x, sizes)
+    return x if len(sizes_of(x)) == len(sizes) else call.reshape(x, sizes)
 
 
 # ---------------------------------------------------------------- averages
@@ -90,14 +99,14 @@ def _as(call: Call, x: Any, value: Any) -> Any:
 def _averages(call: Call, rank: int, x: Any, results: Sequence[Any]) -> tuple[Any, float]:
     """Return an average pooling, and the factor of its result."""
     windows = Windows.of(call, rank)
-    divisor = call["divisor_override"]
+    divisor = call.get("divisor_override")
     op = getattr(R.op.nn, f"avg_pool{rank}d")
     if divisor is None:
         counts = bool(call["count_include_pad"])
         return op(x, **windows.attributes, count_include_pad=counts), 1.0
     attributes = windows.attributes
     if windows.ceil_mode:  # whole windows, the last of which may end behind the padding
-        reach = zip(results, windows.stride, windows.kernel, windows.padding, shape_of(x)[2:])
+        reach = zip(results, windows.stride, windows.kernel, windows.padding, sizes_of(x)[2:])
         behind = [max(0, (n - 1) * s + k - p - size) for n, s, k, p, size in reach]
         attributes |= {"padding": [*windows.padding, *behind], "ceil_mode": False}
     return op(x, **attributes, count_include_pad=True), prod(windows.kernel) / divisor
@@ -119,7 +128,7 @@ def _average_backward(rank: int, call: Call) -> Any:
     dtype = call.dtype()
     x = call.cast(_batched(call, call["self"], rank), wide(dtype))
     dy = call.cast(_batched(call, call["grad_output"], rank), wide(dtype))
-    pooled, factor = _averages(call, rank, x, shape_of(dy)[2:])
+    pooled, factor = _averages(call, rank, x, sizes_of(dy)[2:])
     dx = call.emit(call.gradient(pooled, _times(call, dy, factor, wide(dtype))))
     return _as(call, call.cast(dx, dtype), call.value)
 
@@ -127,12 +136,12 @@ def _average_backward(rank: int, call: Call) -> Any:
 def _adaptive_average(rank: int, call: Call) -> Any:
     dtype = call.dtype()
     x = call.tensor(_batched(call, call["self"], rank), wide(dtype))
-    size, before = call.numbers(call.shape()[-rank:]), shape_of(x)[2:]
+    size, before = call.numbers(call.shape()[-rank:]), sizes_of(x)[2:]
     is_uneven = any(isinstance(n, int) and n % cells for n, cells in zip(before, size))
     if is_uneven and infer_key() == "FInferStructInfo":  # TVM 0.25 has other cells
         call.numbers(before)
         define, hint = partial(_cell_averages, size), "adaptive_average"
-        y = call.importer.block_builder.emit_te(define, x, primfunc_name_hint=hint)
+        y = call.builder.emit_te(define, x, primfunc_name_hint=hint)
     else:
         y = call.emit(getattr(R.op.nn, f"adaptive_avg_pool{rank}d")(x, size))
     return _as(call, call.cast(y, dtype), call.value)
@@ -176,12 +185,18 @@ def _adaptive_average_backward(rank: int, call: Call) -> Any:
     dtype = call.dtype()
     x = call.cast(_batched(call, call["self"], rank), wide(dtype))
     dy = call.cast(_batched(call, call["grad_output"], rank), wide(dtype))
-    size = call.numbers(shape_of(dy)[2:])
+    size = call.numbers(sizes_of(dy)[2:])
     dx = call.gradient(getattr(R.op.nn, f"adaptive_avg_pool{rank}d")(x, size), dy)
     return _as(call, call.cast(call.emit(dx), dtype), call.value)
 
 
 # ---------------------------------------------------------------- maxima
+
+
+def _maximum_alone(rank: int, call: Call) -> Any:
+    x, windows = _batched(call, call["self"], rank), Windows.of(call, rank)
+    y = call.emit(getattr(R.op.nn, f"max_pool{rank}d")(x, **windows.attributes))
+    return _as(call, y, call.value)
 
 
 def _maximum(rank: int, call: Call) -> Any:
@@ -194,10 +209,9 @@ def _maxima(call: Call, rank: int, windows: Windows) -> Any:
     y = call.emit(getattr(R.op.nn, f"max_pool{rank}d")(x, **windows.attributes))
     values = [_as(call, y, call.value[0]), None]
     if 1 in call.used:
-        builder = call.importer.block_builder
         x, y = (call.cast(tensor, wide(dtype_of(tensor))) for tensor in (x, y))
         define, hint = partial(_places, windows), "max_pool_indices"
-        places = builder.emit_te(define, x, y, primfunc_name_hint=hint)
+        places = call.builder.emit_te(define, x, y, primfunc_name_hint=hint)
         values[1] = _as(call, places, call.value[1])
     return values
 
@@ -265,15 +279,14 @@ def _maxima_backward(call: Call, rank: int, windows: Windows) -> Any:
     dtype = call.dtype()
     x = call.cast(_batched(call, call["self"], rank), wide(dtype))
     dy = call.cast(_batched(call, call["grad_output"], rank), wide(dtype))
-    is_known = all(isinstance(size, int) for size in shape_of(x)[2:])
+    is_known = all(isinstance(size, int) for size in sizes_of(x)[2:])
     if rank == 2 and is_known and set(windows.dilation) == {1}:
         forward = R.op.nn.max_pool2d(x, **windows.attributes)
         dx = call.emit(call.gradient(forward, dy))
     else:
         places = _batched(call, call["indices"], rank)
-        builder = call.importer.block_builder
         define, hint = partial(_gathered, windows), "max_pool_backward"
-        dx = builder.emit_te(define, dy, places, x, primfunc_name_hint=hint)
+        dx = call.builder.emit_te(define, dy, places, x, primfunc_name_hint=hint)
     return _as(call, call.cast(dx, dtype), call.value)
 
 

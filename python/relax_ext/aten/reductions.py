@@ -16,8 +16,9 @@ import numpy as np
 
 from topi_ext.compat import relax
 
+from ..ir import dtype_of, sizes_of
 from .arithmetic import as_truth
-from .calls import Call, Converter, dtype_of, shape_of, wide
+from .calls import Call, Converter, torch_dtype_name, wide
 
 R = relax()
 
@@ -45,18 +46,31 @@ def converters() -> dict[str, Converter]:
     }
 
 
+def imported() -> dict[str, Converter]:
+    """Return the converters of imported programs alone."""
+    return {
+        **{f"std.{form}": _deviation for form in ("correction", "default", "dim")},
+        **{f"var.{form}": _variance for form in ("default", "dim")},
+        **{f"var_mean.{form}": _variance_and_mean for form in ("default", "dim")},
+        "isin.Tensor_Tensor": _is_in,
+        "softmax.int": partial(_softmax, R.op.nn.softmax),
+        "log_softmax.int": partial(_softmax, R.op.nn.log_softmax),
+        "sum.default": _sum,
+    }
+
+
 _EXTREMES = {"max": R.op.max, "min": R.op.min}
 
 
 def operand(call: Call) -> Any:
     """Return the tensor that a call reduces, with one axis if it has none."""
     x = call["self"]
-    return x if shape_of(x) else call.reshape(x, [1])
+    return x if sizes_of(x) else call.reshape(x, [1])
 
 
 def axes_of(call: Call, x: Any) -> list[int]:
     """Return the axes that a call reduces; all axes if it states none."""
-    rank = len(shape_of(x))
+    rank = len(sizes_of(x))
     dim = call.get("dim", None)
     if dim is None or dim == []:
         return list(range(rank))
@@ -69,7 +83,7 @@ def _keeps(call: Call) -> bool:
 
 def count(call: Call, x: Any, axes: Sequence[int], dtype: str) -> Any:
     """Return the number of elements along axes, as a tensor without axes."""
-    return call.tensor(prod(shape_of(x)[axis] for axis in axes), dtype)
+    return call.tensor(prod(sizes_of(x)[axis] for axis in axes), dtype)
 
 
 def _reduced(call: Call, reduce: Callable[..., Any]) -> Any:
@@ -115,37 +129,54 @@ def _variance(call: Call) -> Any:
     return call.reshape(call.cast(variance, call.dtype()), call.shape())
 
 
+def _deviation(call: Call) -> Any:
+    variance, _, _ = _moments(call)
+    return call.reshape(call.cast(call.emit(R.op.sqrt(variance)), call.dtype()), call.shape())
+
+
 def _variance_and_mean(call: Call) -> Any:
     variance, mean, _ = _moments(call)
     return tuple(
-        call.reshape(call.cast(tensor, dtype_name(stated)), call.sizes(stated.shape))
+        call.reshape(call.cast(tensor, torch_dtype_name(stated.dtype)), call.sizes(stated.shape))
         for tensor, stated in zip((variance, mean), call.value)
     )
 
 
-def dtype_name(stated: Any) -> str:
-    """Return the dtype of a fake tensor."""
-    return str(stated.dtype).removeprefix("torch.")
+def _is_in(call: Call) -> Any:
+    """Return which elements are among others, or which are not."""
+    apart = call.emit(R.op.expand_dims(call["elements"], -1))
+    others = call.emit(R.op.reshape(call["test_elements"], (-1,)))
+    equal = call.cast(call.emit(R.op.equal(apart, others)), "int32")
+    compare = R.op.equal if call["invert"] else R.op.greater
+    return call.emit(compare(call.emit(R.op.sum(equal, -1)), R.const(0, "int32")))
 
 
 def _norm(call: Call) -> Any:
-    """Return the sum of magnitudes, the root of the sum of squares, or the largest magnitude."""
+    """Return the root of the sum of powers, the extreme or the number of magnitudes."""
     order, dtype = call["ord"], call.dtype()
     x = call.cast(operand(call), wide(dtype))
     axes = axes_of(call, x)
     if order not in (1, 2, np.inf):
-        raise call.refusal(f"ord={order}")
+        call.leave(f"ord={order}")
     if order == 2:
         squares = call.emit(R.op.sum(call.emit(R.op.multiply(x, x)), axes))
         result = call.emit(R.op.sqrt(squares))
+    elif abs(order) == np.inf:
+        result = call.emit((R.op.max if order > 0 else R.op.min)(call.emit(R.op.abs(x)), axes))
+    elif order == 0:
+        result = call.emit(R.op.sum(call.cast(as_truth(call, x, dtype_of(x)), dtype_of(x)), axes))
     else:
-        reduce = R.op.sum if order == 1 else R.op.max
-        result = call.emit(reduce(call.emit(R.op.abs(x)), axes))
+        terms = call.emit(R.op.abs(x))
+        if order != 1:
+            terms = call.emit(R.op.power(terms, R.const(order, dtype_of(x))))
+        result = call.emit(R.op.sum(terms, axes))
+        if order != 1:
+            result = call.emit(R.op.power(result, R.const(1 / order, dtype_of(x))))
     return call.cast(call.reshape(result, call.shape()), dtype)
 
 
 def _not_empty(call: Call, x: Any) -> None:
-    if 0 in shape_of(x):
+    if 0 in sizes_of(x):
         raise call.refusal("no elements")
 
 
@@ -177,21 +208,21 @@ def _place(op: Callable[..., Any], call: Call) -> Any:
         raise call.refusal("of truth values")
     axis = call["dim"]
     if axis is None:
-        (size,) = call.numbers([prod(shape_of(x))])
+        (size,) = call.numbers([prod(sizes_of(x))])
         x, axis = call.reshape(x, [size]), 0
-    axis %= len(shape_of(x))
+    axis %= len(sizes_of(x))
     value = call.emit(op(x, [axis], keepdims=True))
     return call.reshape(first_place(call, x, value, axis), call.shape())
 
 
 def first_place(call: Call, x: Any, value: Any, axis: int) -> Any:
     """Return the first index along an axis where `x` has a value; NaN equals NaN."""
-    (size,) = call.numbers([shape_of(x)[axis]])
+    (size,) = call.numbers([sizes_of(x)[axis]])
     is_there = call.emit(R.op.equal(x, value))
     if "float" in dtype_of(x):
         is_nan = call.emit(R.op.isnan(call.cast(x, wide(dtype_of(x)))))
         is_there = call.emit(R.op.logical_or(is_there, is_nan))
-    shape = [1] * len(shape_of(x))
+    shape = [1] * len(sizes_of(x))
     shape[axis] = size
     indices = R.const(np.arange(size, dtype="int64").reshape(shape), "int64")
     places = call.emit(R.op.where(is_there, indices, R.const(size - 1, "int64")))
@@ -219,8 +250,8 @@ def _softmax(op: Callable[..., Any], call: Call) -> Any:
 
 def _cumulative(op: Callable[..., Any], call: Call) -> Any:
     dtype, x = call.dtype(), call["self"]
-    if not shape_of(x) or 0 in shape_of(x):  # TVM's scan of no elements ends the process
+    if not sizes_of(x) or 0 in sizes_of(x):  # TVM's scan of no elements ends the process
         return call.reshape(call.cast(x, dtype), call.shape())
     x = call.cast(x, wide(dtype))
-    total = call.emit(op(x, call["dim"] % len(shape_of(x)), dtype_of(x)))
+    total = call.emit(op(x, call["dim"] % len(sizes_of(x)), dtype_of(x)))
     return call.cast(total, dtype)

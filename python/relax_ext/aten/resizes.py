@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from topi_ext.adapters.resizing import KEYS, Taps, of_torch, reads_sizes
+from topi_ext.adapters.resizing import KEYS, Taps, matrix, of_torch, reads_sizes
 from topi_ext.compat import relax, same_size, tensor_type
 
-from ..fusion.views import are_same
+from ..gradients.resizing import block_sums, multiplied, repeated
 from ..importers.resizing import along
+from ..ir import are_same, dtype_of, sizes_of
 from ..legalizations.reshapes import of_equal_sizes
-from .calls import Call, Converter, dtype_of, shape_of, wide
+from .calls import Call, Converter, Refused, wide
 
 R = relax()
 
@@ -39,9 +40,6 @@ _METHODS = {
 }
 """The method in Relax of each operator."""
 
-LINEAR = ("linear", "bilinear", "trilinear")
-"""Names of linear modes."""
-
 OPERATORS = tuple(_METHODS)
 """Names of the operators, without overload."""
 
@@ -49,15 +47,20 @@ OPERATORS = tuple(_METHODS)
 def converters() -> dict[str, Converter]:
     """Return the converter of each operator by name."""
     return {
-        **{
-            f"{name}.{form}": partial(_forward, method)
-            for name, method in _METHODS.items()
-            for form in ("default", "vec")
-        },
+        **{f"{name}.default": partial(_forward, method) for name, method in _METHODS.items()},
         **{
             f"{name}_backward.default": partial(_backward, method)
             for name, method in _METHODS.items()
         },
+    }
+
+
+def imported() -> dict[str, Converter]:
+    """Return the converters of imported programs alone."""
+    return {
+        **{f"{name}.vec": partial(_forward, method) for name, method in _METHODS.items()},
+        "_upsample_bilinear2d_aa.default": _antialiased,
+        **dict.fromkeys(("grid_sampler.default", "grid_sampler_2d.default"), _sampled),
     }
 
 
@@ -119,13 +122,6 @@ class Axis:
         """Return the terms of each element."""
         return of_torch(self.method, self.size, self.target, self.corners, self.scale, by_sizes)
 
-    def matrix(self) -> np.ndarray:
-        """Return the weights (target, size) of the elements."""
-        matrix = np.zeros((self.target, self.size))
-        for indices, weights in self.taps():
-            np.add.at(matrix, (np.arange(self.target), indices), weights)
-        return matrix
-
 
 def _scales(call: Call, rank: int) -> list[Any]:
     """Return the factor that a call states for each axis, or None."""
@@ -166,17 +162,52 @@ def resized(
     scales : sequence of float or None
         The factors that the call states.
     """
-    dtype, sizes = dtype_of(x), list(shape_of(x))
-    if "float" not in dtype or 0 in sizes:
+    dtype, sizes = dtype_of(x), list(sizes_of(x))
+    if ("float" not in dtype and method != "nearest_neighbor") or 0 in sizes:
         raise call.refusal(f"a resize of {dtype} or of no elements")
     x = call.cast(x, wide(dtype))
     axes = _axes(method, sizes[2:], after, corners, scales)
-    if dtype != "float64" and all(axis.is_as_in_relax for axis in axes):
+    is_plain = "float" in dtype and dtype != "float64"
+    if is_plain and all(axis.is_as_in_relax or _is_rounded(call, axis) for axis in axes):
         y = call.emit(_resize(_images(call, x), axes))
         return call.cast(call.reshape(y, [*sizes[:2], *after]), dtype)
     for number, axis in enumerate(axes, 2):
         x = _along(call, x, number, axis, reads_sizes(after))
     return call.cast(x, dtype)
+
+
+def _is_rounded(call: Call, axis: Axis) -> bool:
+    """Return whether the operator of Relax is taken though rounding may choose other elements."""
+    return call.is_imported and not axis.is_known and axis.scale is None
+
+
+def _antialiased(call: Call) -> Any:
+    """Resize to a larger size, where nothing is filtered.
+
+    With `align_corners` PyTorch's filter is centred at other places than those of the corners.
+    """
+    before, after = tuple(call.shape("self")[2:]), tuple(call.shape()[2:])
+    if call["align_corners"]:
+        raise Refused("upsample", "antialias=True must come with align_corners=False")
+    if not all(isinstance(b, int) and isinstance(a, int) and b <= a for a, b in zip(after, before)):
+        raise Refused(
+            "upsample", f"antialias=True must come with a larger size: {before} to {after}"
+        )
+    return resized(call, call["self"], "linear", after, False, [None, None])
+
+
+def _sampled(call: Call) -> Any:
+    """Sample images at the places of a grid, which TVM has with its coordinates as channels."""
+    return call.emit(
+        R.op.image.grid_sample(
+            call["input"],
+            call.permuted(call["grid"], (0, 3, 1, 2)),
+            method=("bilinear", "nearest", "bicubic")[call["interpolation_mode"]],
+            layout="NCHW",
+            padding_mode=("zeros", "border", "reflection")[call["padding_mode"]],
+            align_corners=call["align_corners"],
+        )
+    )
 
 
 def _backward(method: str, call: Call) -> Any:
@@ -186,13 +217,13 @@ def _backward(method: str, call: Call) -> Any:
     after = [*before[:2], *_targets(call, call.value, call.fake("grad_output"))]
     if 0 in after:
         raise call.refusal("a resize of no elements")
-    if not are_same(after, list(shape_of(dy))):
-        dy = of_equal_sizes(call.importer.block_builder, dy, after)
+    if not are_same(after, list(sizes_of(dy))):
+        dy = of_equal_sizes(call.builder, dy, after)
     corners = bool(call.get("align_corners", False))
     axes = _axes(method, before[2:], after[2:], corners, _scales(call, len(before) - 2))
     if dtype != "float64" and all(axis.is_known and axis.is_as_in_relax for axis in axes):
         images = _images(call, dy)
-        sizes = list(shape_of(images)[:2]) + [1] * (len(axes) == 1) + before[2:]
+        sizes = list(sizes_of(images)[:2]) + [1] * (len(axes) == 1) + before[2:]
         place = R.Var("resized", tensor_type(R.ShapeExpr(sizes), wide(dtype), len(sizes)))
         dx = call.emit(call.gradient(_resize(place, axes), images))
         return call.cast(call.reshape(dx, before), dtype)
@@ -216,7 +247,7 @@ def _targets(call: Call, small: torch.Tensor, large: torch.Tensor) -> list[Any]:
 
 def _images(call: Call, x: Any) -> Any:
     """Return a tensor with at least two spatial axes."""
-    sizes = list(shape_of(x))
+    sizes = list(sizes_of(x))
     return call.reshape(x, [*sizes[:2], 1, *sizes[2:]]) if len(sizes) == 3 else x
 
 
@@ -239,28 +270,18 @@ def _resize(images: Any, axes: Sequence[Axis]) -> Any:
 
 def _along(call: Call, x: Any, number: int, axis: Axis, by_sizes: bool) -> Any:
     """Return a tensor resized along an axis by reading its elements."""
-    sizes = list(shape_of(x))
     if axis.factor is not None:
-        before, after = sizes[: number + 1], sizes[number + 1 :]
-        apart = call.reshape(x, [*before, 1, *after])
-        apart = call.emit(R.op.broadcast_to(apart, R.ShapeExpr([*before, axis.factor, *after])))
-        return call.reshape(apart, [*before[:-1], axis.target, *after])
+        return repeated(x, number, axis.factor, call.builder)
     _check_known(call, axis)
     return along(call.emit, x, number, axis.taps(by_sizes))
 
 
 def _gathered(call: Call, dy: Any, number: int, axis: Axis) -> Any:
     """Return the gradient along an axis: sums of repetitions, or a product with a matrix."""
-    sizes = list(shape_of(dy))
     if axis.factor is not None:
-        apart = [*sizes[:number], axis.size, axis.factor, *sizes[number + 1 :]]
-        return call.emit(R.op.sum(call.reshape(dy, apart), [number + 1]))
+        return block_sums(dy, number, axis.size, axis.factor, call.builder)
     _check_known(call, axis)
-    order = [*(other for other in range(len(sizes)) if other != number), number]
-    rows = call.emit(R.op.permute_dims(dy, order))
-    matrix = np.ascontiguousarray(axis.matrix())
-    product = call.emit(R.op.matmul(rows, R.const(matrix, dtype_of(dy))))
-    return call.emit(R.op.permute_dims(product, [order.index(a) for a in range(len(sizes))]))
+    return call.emit(multiplied(dy, matrix(axis.taps(), axis.size).T, number, call.builder))
 
 
 def _check_known(call: Call, axis: Axis) -> None:

@@ -16,9 +16,9 @@ from topi_ext.compat import (
     type_of,
 )
 
-from ..importers.torch_arguments import torch_dtype_name
 from ..legalizations.reshapes import of_equal_sizes
-from .calls import Call
+from .calls import Call, torch_dtype_name
+from .sizes import is_unbacked
 
 R = relax()
 
@@ -50,6 +50,8 @@ def _checked(call: Call, result: Any, stated: Any) -> Any:
     found, dtype = type_of(result), torch_dtype_name(stated.dtype)
     if dtype_name(found.dtype) != dtype:
         raise call.refusal(f"dtype {dtype_name(found.dtype)} must be {dtype}, as in PyTorch")
+    if is_unbacked(stated):
+        return result
     shape, wanted = known_shape(found.shape), call.sizes(stated.shape)
     if shape is None:
         shape = [None] * found.ndim
@@ -57,10 +59,10 @@ def _checked(call: Call, result: Any, stated: Any) -> Any:
         raise call.refusal(f"shape {list(shape)} must be {wanted}, as in PyTorch")
     if all(size is not None and same_size(size, other) for size, other in zip(shape, wanted)):
         return result
-    builder = call.importer.block_builder
     if None not in shape:
-        return of_equal_sizes(builder, result, wanted)
-    return builder.match_cast(result, tensor_type(R.ShapeExpr(wanted), dtype, len(wanted)))
+        return of_equal_sizes(call.builder, result, wanted)
+    kind = tensor_type(R.ShapeExpr(wanted), dtype, len(wanted))
+    return call.builder.match_cast(result, kind)
 
 
 def _differ(size: Any, wanted: Any) -> bool:

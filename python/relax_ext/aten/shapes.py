@@ -15,8 +15,9 @@ import torch
 
 from topi_ext.compat import relax, same_size, simplify
 
-from .calls import Call, Converter, dtype_of, shape_of
-from .cuts import sliced
+from ..gradients.slices import sliced
+from ..ir import dtype_of, sizes_of
+from .calls import Call, Converter
 from .strides import inverse, order_of
 
 R = relax()
@@ -50,6 +51,16 @@ def converters() -> dict[str, Converter]:
         "empty_permuted.default": lambda call: filled(call, 0),
         "new_empty_strided.default": lambda call: filled(call, 0),
         "arange.start_step": _arange,
+    }
+
+
+def imported() -> dict[str, Converter]:
+    """Return the converters of imported programs alone."""
+    return {
+        "chunk.default": _split,
+        "pixel_shuffle.default": _pixel_shuffle,
+        "zeros_like.default": lambda call: filled(call, 0),
+        "ones_like.default": lambda call: filled(call, 1),
     }
 
 
@@ -93,7 +104,7 @@ def _copied(call: Call) -> Any:
 
 def broadcast(call: Call, x: Any, sizes: Sequence[Any]) -> Any:
     """Return a tensor repeated along axes of size 1, and along new axes in front."""
-    given = shape_of(x)
+    given = sizes_of(x)
     if len(given) == len(sizes) and all(map(same_size, given, sizes)):
         return x
     return call.emit(R.op.broadcast_to(x, R.ShapeExpr(sizes)))
@@ -110,27 +121,38 @@ def _repeated(call: Call) -> Any:
     return call.reshape(broadcast(call, x, apart), call.shape())
 
 
+def _pixel_shuffle(call: Call) -> Any:
+    """Return images of which each channel's pixels lay in several channels."""
+    *batch, c, h, w = call.shape("self")
+    factor, first = call["upscale_factor"], len(batch)
+    apart = call.reshape(call["self"], [*batch, c // factor**2, factor, factor, h, w])
+    axes = [*range(first), *(first + axis for axis in (0, 3, 1, 4, 2))]
+    return call.reshape(call.permuted(apart, axes), call.shape())
+
+
 def _flipped(call: Call) -> Any:
     x = call["self"]
-    for axis in call["dims"] if shape_of(x) else ():
-        x = call.emit(R.op.flip(x, axis % len(shape_of(x))))
+    for axis in call["dims"] if sizes_of(x) else ():
+        x = call.emit(R.op.flip(x, axis % len(sizes_of(x))))
     return x
 
 
 def _rolled(call: Call) -> Any:
     """Return a tensor whose elements are moved along axes, the last ones to the front."""
     x, shifts, dims = call["self"], call.numbers(call["shifts"]), call["dims"]
-    if 0 in call.shape() or not dims:
+    if 0 in call.shape() or not call.shape():
         raise call.refusal("no axes or no elements")
+    if not dims:
+        x, dims = call.reshape(x, [prod(call.shape())]), [0]
     for shift, axis in zip(shifts, dims):
-        axis %= len(shape_of(x))
-        (size,) = call.numbers([shape_of(x)[axis]])
+        axis %= len(sizes_of(x))
+        (size,) = call.numbers([sizes_of(x)[axis]])
         begin = -shift % size
         if begin:
             ends = (begin, size - begin), (0, begin)
-            parts = [sliced(call, x, axis, *part) for part in ends]
+            parts = [sliced(call.builder, x, axis, *part) for part in ends]
             x = call.emit(R.op.concat(parts, axis))
-    return x
+    return call.reshape(x, call.shape())
 
 
 # ---------------------------------------------------------------- several tensors
@@ -138,8 +160,8 @@ def _rolled(call: Call) -> Any:
 
 def _concatenated(call: Call) -> Any:
     rank, dtype = len(call.shape()), call.dtype()
-    parts = [call.tensor(x, dtype) for x in call["tensors"] if len(shape_of(x)) == rank]
-    parts = [x for x in parts if 0 not in shape_of(x)]
+    parts = [call.tensor(x, dtype) for x in call["tensors"] if len(sizes_of(x)) == rank]
+    parts = [x for x in parts if 0 not in sizes_of(x)]
     if not parts:
         return filled(call, 0)
     return parts[0] if len(parts) == 1 else call.emit(R.op.concat(parts, call["dim"] % rank))
@@ -148,10 +170,10 @@ def _concatenated(call: Call) -> Any:
 def _split(call: Call) -> Any:
     """Return slices along an axis, of the lengths that PyTorch states."""
     x = call["self"]
-    axis, begin, parts = call["dim"] % len(shape_of(x)), 0, []
+    axis, begin, parts = call["dim"] % len(sizes_of(x)), 0, []
     for value in call.value:
         length = call.sizes(value.shape)[axis]
-        parts.append(sliced(call, x, axis, begin, length))
+        parts.append(sliced(call.builder, x, axis, begin, length))
         begin = simplify(begin + length)
     return parts
 

@@ -8,14 +8,16 @@ from typing import Any
 
 from topi_ext.compat import relax, same_size, simplify, tir
 
-from .calls import Call, Converter, shape_of
-from .cuts import sliced
+from ..gradients.slices import placed, sliced
+from ..ir import sizes_of
+from .calls import Call, Converter
 from .shapes import converted, filled
 from .sizes import expr_of
 
 R = relax()
 
 _TO_THE_END = (1 << 63) - 1
+_CONSTANT = "constant"
 _PADS = {"reflection_pad": "reflect", "replication_pad": "replicate"}
 """Operators that pad by copies, and their modes in TVM."""
 
@@ -43,6 +45,11 @@ def converters() -> dict[str, Converter]:
     }
 
 
+def imported() -> dict[str, Converter]:
+    """Return the converters of imported programs alone."""
+    return {"narrow.default": _narrow, "pad.default": _pad}
+
+
 def _between(call: Call, size: Any, length: Any) -> tuple[Any, int]:
     """Return the begin of a slice, and its step.
 
@@ -68,47 +75,14 @@ def _is_from_front(start: Any) -> bool:
 
 def _slice(call: Call) -> Any:
     x = call["self"]
-    axis = call["dim"] % len(shape_of(x))
+    axis = call["dim"] % len(sizes_of(x))
     size, length = call.shape("self")[axis], call.shape()[axis]
     if same_size(size, length):
         return x
     if 0 in call.shape():
         return filled(call, 0)
     begin, step = _between(call, size, length)
-    return sliced(call, x, axis, begin, length, step)
-
-
-def placed(call: Call, x: Any, axis: int, begin: Any, step: int) -> Any:
-    """Return zeros of the result's shape with `x` along an axis from `begin` on, every `step`."""
-    sizes, size = list(shape_of(x)), call.shape()[axis]
-    length = sizes[axis]
-    if step > 1:
-        apart = call.reshape(x, [*sizes[: axis + 1], 1, *sizes[axis + 1 :]])
-        width = [0, 0] * (axis + 1) + [0, step - 1] + [0, 0] * (len(sizes) - axis - 1)
-        wide = call.emit(R.op.nn.pad(apart, width))
-        sizes[axis] = simplify(length * step)
-        x = call.reshape(wide, sizes)
-        length = simplify((length - 1) * step + 1)
-        x = sliced(call, x, axis, 0, length)
-    before, behind = begin, simplify(size - begin - length)
-    if not (isinstance(before, int) and isinstance(behind, int)):
-        define = partial(_between_zeros, axis)
-        return call.importer.block_builder.emit_te(define, x, begin, size, primfunc_name_hint="pad")
-    width = [0, 0] * axis + [before, behind] + [0, 0] * (len(sizes) - axis - 1)
-    return call.emit(R.op.nn.pad(x, width)) if before or behind else x
-
-
-def _between_zeros(axis: int, x: Any, begin: Any, size: Any) -> Any:
-    """Return zeros with `x` along an axis from `begin` on."""
-    from tvm import te
-
-    def element(*index: Any) -> Any:
-        at = index[axis] - begin
-        inside = tir.all(at >= 0, at < x.shape[axis])
-        value = x(*index[:axis], at, *index[axis + 1 :])
-        return tir.if_then_else(inside, value, tir.const(0, x.dtype))
-
-    return te.compute([*x.shape[:axis], size, *x.shape[axis + 1 :]], element, name="pad")
+    return sliced(call.builder, x, axis, begin, length, step)
 
 
 def _slice_backward(call: Call) -> Any:
@@ -116,7 +90,7 @@ def _slice_backward(call: Call) -> Any:
     if 0 in call.shape("grad_output"):
         return filled(call, 0)
     begin, step = _between(call, call.shape()[axis], call.shape("grad_output")[axis])
-    return placed(call, call["grad_output"], axis, begin, step)
+    return placed(call.builder, call["grad_output"], axis, begin, step, call.shape()[axis])
 
 
 def _slice_scatter(call: Call) -> Any:
@@ -130,8 +104,7 @@ def _slice_scatter(call: Call) -> Any:
         return x
     begin, step = _between(call, size, length)
     define = partial(_replaced, axis, step)
-    builder = call.importer.block_builder
-    return builder.emit_te(define, x, source, begin, primfunc_name_hint="slice_scatter")
+    return call.builder.emit_te(define, x, source, begin, primfunc_name_hint="slice_scatter")
 
 
 def _replaced(axis: int, step: int, x: Any, source: Any, begin: Any) -> Any:
@@ -148,20 +121,26 @@ def _replaced(axis: int, step: int, x: Any, source: Any, begin: Any) -> Any:
     return te.compute(x.shape, element, name="slice_scatter")
 
 
-def _index_of(call: Call, size: Any) -> Any:
+def _index_of(call: Call, size: Any, name: str = "index") -> Any:
     """Return an index from the front."""
-    index = call["index"]
+    index = call[name]
     if isinstance(index, int):
         return simplify(size + index) if index < 0 else index
-    if _is_from_front(call.raw("index")):
+    if _is_from_front(call.raw(name)):
         return index
     raise call.refusal("an index that may be negative")
+
+
+def _narrow(call: Call) -> Any:
+    axis = call["dim"] % len(call.shape())
+    begin = _index_of(call, call.shape("self")[axis], "start")
+    return sliced(call.builder, call["self"], axis, begin, call.shape()[axis])
 
 
 def _select(call: Call) -> Any:
     axis = call["dim"] % len(call.shape("self"))
     index = _index_of(call, call.shape("self")[axis])
-    part = sliced(call, call["self"], axis, index, 1)
+    part = sliced(call.builder, call["self"], axis, index, 1)
     return call.reshape(part, call.shape())
 
 
@@ -170,7 +149,7 @@ def _select_backward(call: Call) -> Any:
     axis = call["dim"] % len(sizes)
     index = _index_of(call, sizes[axis])
     part = call.reshape(call["grad_output"], [*sizes[:axis], 1, *sizes[axis + 1 :]])
-    return placed(call, part, axis, index, 1)
+    return placed(call.builder, part, axis, index, 1, sizes[axis])
 
 
 def _unfold(call: Call) -> Any:
@@ -179,8 +158,7 @@ def _unfold(call: Call) -> Any:
         raise call.refusal("no axes or no elements")
     axis, step = call["dimension"] % len(call.shape("self")), call["step"]
     define = partial(_windows, axis, step)
-    builder = call.importer.block_builder
-    return builder.emit_te(define, call["self"], call.shape(), primfunc_name_hint="unfold")
+    return call.builder.emit_te(define, call["self"], call.shape(), primfunc_name_hint="unfold")
 
 
 def _windows(axis: int, step: int, x: Any, sizes: Any) -> Any:
@@ -209,23 +187,28 @@ def _pads(call: Call, rank: int) -> list[Any]:
     return [0, 0] * (rank - len(pairs)) + [side for pair in pairs for side in pair]
 
 
+def _pad(call: Call) -> Any:
+    is_constant = call["mode"] == _CONSTANT
+    return _constant_pad(call) if is_constant else _padded(call["mode"], call)
+
+
 def _constant_pad(call: Call) -> Any:
     """Return a tensor padded with a number; negative widths crop it."""
     x, sizes = call["self"], call.shape("self")
-    widths, value = _widths(call, len(sizes)), call["value"]
+    widths, value = _widths(call, len(sizes)), call["value"] or 0
     cut = [axis for axis in range(len(sizes)) if min(widths[2 * axis : 2 * axis + 2]) < 0]
     if 0 in call.shape():
         return filled(call, 0)
     for axis in cut:
         begin, behind = (max(0, -width) for width in widths[2 * axis : 2 * axis + 2])
-        x = sliced(call, x, axis, begin, simplify(sizes[axis] - begin - behind))
+        x = sliced(call.builder, x, axis, begin, simplify(sizes[axis] - begin - behind))
     widths = [max(0, width) for width in widths]
     if not any(widths):
         return x
     dtype = call.dtype()
     if dtype == "bool" or not isinstance(value, (int, float)):
         raise call.refusal(f"pads {dtype} by {value}")
-    return call.emit(R.op.nn.pad(x, widths, "constant", value))
+    return call.emit(R.op.nn.pad(x, widths, _CONSTANT, value))
 
 
 def _padded(mode: str, call: Call) -> Any:
@@ -233,11 +216,13 @@ def _padded(mode: str, call: Call) -> Any:
     widths = _pads(call, len(sizes))
     if all(isinstance(width, int) for width in widths):
         if min(widths) < 0:
-            raise call.refusal("a negative width")
+            given = list(call["pad" if "pad" in call else "padding"])
+            raise call.refusal(f"pad={given} must not be negative where mode={mode!r}")
         return call.emit(R.op.nn.pad(x, widths, mode))
+    if mode not in _PADS.values():
+        raise call.refusal(f"mode={mode!r} of symbolic widths")
     define = partial(_around, mode)
-    builder = call.importer.block_builder
-    return builder.emit_te(define, x, widths[::2], sizes, primfunc_name_hint="pad")
+    return call.builder.emit_te(define, x, widths[::2], sizes, primfunc_name_hint="pad")
 
 
 def _around(mode: str, x: Any, before: Any, sizes: Any) -> Any:
@@ -258,7 +243,7 @@ def _around(mode: str, x: Any, before: Any, sizes: Any) -> Any:
 
 def _padded_backward(mode: str, call: Call) -> Any:
     x = call["self"]
-    widths = _widths(call, len(shape_of(x)))
+    widths = _widths(call, len(sizes_of(x)))
     if min(widths) < 0:
         raise call.refusal("a negative width")
     return call.gradient(R.op.nn.pad(x, widths, mode), call["grad_output"])

@@ -17,6 +17,7 @@ from conv_cli.model import Model, imported_again
 from conv_cli.operators import Operator, gradients_by_torch, random_tensor, with_cotangent
 from topi_ext import compat
 
+from ..ir import dtype_of
 from .operators import bind_sizes, build
 from .torch_model import call, is_floating, to_relax, widened
 
@@ -82,11 +83,11 @@ def differentiable(mod: Any) -> Any:
     x = wildcard()
 
     def relu(_: Any, matched: Any) -> Any:
-        zero = relax.const(0, _dtype(matched[x]))
+        zero = relax.const(0, dtype_of(matched[x]))
         return relax.op.where(relax.op.greater(matched[x], zero), matched[x], zero)
 
     def leaky_relu(call: Any, matched: Any) -> Any:
-        zero, alpha = (relax.const(v, _dtype(matched[x])) for v in (0, float(call.attrs.alpha)))
+        zero, alpha = (relax.const(v, dtype_of(matched[x])) for v in (0, float(call.attrs.alpha)))
         small = relax.op.multiply(alpha, matched[x])
         return relax.op.where(relax.op.greater(matched[x], zero), matched[x], small)
 
@@ -127,7 +128,7 @@ def _computes_in(mod: Any, dtype: str) -> bool:
 
     def visit(expr: Any) -> None:
         if isinstance(expr, (relax.Var, relax.Call)):
-            found.add(_dtype(expr))
+            found.add(dtype_of(expr))
 
     relax.analysis.post_order_visit(mod["main"].body, visit)
     return dtype in found
@@ -245,11 +246,6 @@ ADJOINT = "main_loss_adjoint"
 
 def _gradients(result: Any) -> Any:
     return result[1]
-
-
-def _dtype(expr: Any) -> str:
-    found = compat.tensor_type_of(expr)
-    return "" if found is None else compat.dtype_name(found.dtype)
 
 
 def _leaf_types(ty: Any) -> list[Any]:

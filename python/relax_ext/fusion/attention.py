@@ -25,13 +25,14 @@ from topi_ext.fusion.attention import MASKS, SCORES, AttentionAnchor, V
 from topi_ext.spec.attention import ADD, BOTTOM_RIGHT, HIDE, KEEP, MULTIPLY, TOP_LEFT, Mask
 from topi_ext.spec.dtypes import FLOATS
 
+from ..ir import are_same, dtype_of, shape_of
 from ..target import target_of
 from .constants import call_of
 from .match import Match
 from .matmul import MATMUL
 from .operands import before, factor_of, stored
 from .patterns import Lookup, Scope, is_operator, masked_softmax, named, number_in
-from .views import PERMUTE, RESHAPES, are_same, dtype_of, shape_of, shapes_of
+from .views import PERMUTE, RESHAPES, shapes_of
 
 R = relax()
 

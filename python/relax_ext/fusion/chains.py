@@ -26,6 +26,7 @@ from topi_ext.fusion.chain import Chain as CommonChain
 from topi_ext.fusion.post_ops import COMMUTATIVE, Step, are_integers
 from topi_ext.spec.post_ops import PostOp
 
+from ..ir import dtype_of, shape_of
 from ..op.attrs import STOCK, read
 from .constants import DEQUANTIZE, QUANTIZE, value_of
 from .match import Match
@@ -36,7 +37,7 @@ from .quantized import of_bytes, stands_for
 from .resizes import read as read_resize
 from .rows import read as read_rows
 from .transposes import read as read_transpose
-from .views import dtype_of, is_view, shape_of, viewed
+from .views import is_view, viewed
 
 R = relax()
 

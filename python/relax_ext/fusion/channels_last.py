@@ -20,14 +20,14 @@ from topi_ext.compat import constant_value, relax
 from topi_ext.spec.conv import Convolution
 from topi_ext.spec.dtypes import byte_width
 
+from ..ir import HALF, dtype_of, shape_of
 from ..op.attrs import STOCK, read
 from .constants import parameters_of_load, value_of
 from .patterns import Function, is_operator
-from .views import PERMUTE, dtype_of, shape_of
+from .views import PERMUTE
 
 R = relax()
 
-HALVES = ("float16", "bfloat16")
 
 LAYOUTS = {"relax.nn.conv2d": ["NHWC", "OIHW"], "relax.nn.conv2d_transpose": ["NHWC", "IOHW"]}
 """Layouts of data and weights; weights keep theirs, because kernels pack them."""
@@ -78,7 +78,7 @@ def _is_tried(call: Any) -> bool:
     """Return whether a call is a half-precision convolution with channels first."""
     if str(call.op.name) not in LAYOUTS:
         return False
-    is_half = dtype_of(call.args[0]) in HALVES
+    is_half = dtype_of(call.args[0]) in HALF
     return is_half and str(call.attrs["data_layout"]) == "NCHW"
 
 

@@ -17,10 +17,11 @@ from topi_ext.compat import call_attr, relax, tensor_type_of
 from topi_ext.fusion.anchors import ConvAnchor
 from topi_ext.spec.dtypes import byte_width
 
+from ..ir import are_same, dtype_of
 from ..target import target_of
 from .chains import Chain
 from .patterns import Function, named
-from .views import are_same, dtype_of, shapes_of
+from .views import shapes_of
 
 R = relax()
 

@@ -21,8 +21,9 @@ from topi_ext.compat import (
     tensor_type_of,
 )
 
+from ..ir import dtype_of
 from .patterns import Lookup, is_operator
-from .views import PERMUTE, RESHAPES, dtype_of
+from .views import PERMUTE, RESHAPES
 
 R = relax()
 

@@ -45,11 +45,11 @@ from topi_ext.fusion.resizes import repeats
 from topi_ext.spec.conv import Convolution
 from topi_ext.spec.geometry import Geometry
 
+from ..ir import sizes_of
 from ..op.attrs import read
 from ..target import target_of
 from .constants import parameters_of_load
 from .patterns import Function, named
-from .views import sizes_of
 
 R = relax()
 

@@ -12,10 +12,11 @@ from typing import Any
 from topi_ext.compat import tensor_type_of
 from topi_ext.fusion.products import ProductAnchor, W, X
 
+from ..ir import dtype_of
 from .match import Match
 from .operands import stored
 from .patterns import Lookup
-from .views import RESHAPES, dtype_of, shapes_of
+from .views import RESHAPES, shapes_of
 
 MATMUL = "relax.matmul"
 

@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 from topi_ext.fusion.anchors import MatrixAnchor
 from topi_ext.spec.dtypes import FLOATS
 
+from ..ir import are_same, dtype_of, shape_of
 from .patterns import Lookup, is_operator, named, number_in
-from .views import PERMUTE, RESHAPES, are_same, dtype_of, order_of, shape_of
+from .views import PERMUTE, RESHAPES, order_of
 
 AnchorT = TypeVar("AnchorT", bound=MatrixAnchor)
 

@@ -20,12 +20,13 @@ from topi_ext.fusion.post_ops import Step, is_normal, multiplied
 from topi_ext.spec.conv import QUANTIZED
 from topi_ext.spec.post_ops import PostOp
 
+from ..ir import dtype_of
 from ..op.attrs import Conv
 from ..target import target_of
 from .constants import DEQUANTIZE, along, call_of, value_of, viewed
 from .match import Match
 from .patterns import Lookup
-from .views import PERMUTE, RESHAPES, dtype_of
+from .views import PERMUTE, RESHAPES
 
 R = relax()
 

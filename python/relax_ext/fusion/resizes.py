@@ -8,8 +8,8 @@ from typing import Any
 from topi_ext.compat import call_attr, tensor_type_of
 from topi_ext.fusion.resizes import ResizeAnchor
 
+from ..ir import dtype_of, shape_of
 from .match import Match
-from .views import dtype_of, shape_of
 
 _METHOD = "method", "coordinate_transformation_mode", "rounding_method"
 

@@ -12,9 +12,9 @@ from topi_ext.fusion import rows
 from topi_ext.fusion.rows import Normalized
 from topi_ext.spec.rowwise import MASKED_SOFTMAX
 
+from ..ir import are_same, dtype_of, shape_of
 from .match import Match
 from .patterns import Lookup, masked_softmax, named
-from .views import are_same, dtype_of, shape_of
 
 
 def read(call: Any, lookup: Lookup) -> Match | None:

@@ -8,8 +8,9 @@ from typing import Any
 from topi_ext.compat import dtype_name, tensor_type_of
 from topi_ext.fusion.transposes import TransposeAnchor
 
+from ..ir import shape_of
 from .match import Match
-from .views import PERMUTE, order_of, shape_of
+from .views import PERMUTE, order_of
 
 
 def read(call: Any) -> Match | None:

@@ -6,8 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from topi_ext.compat import call_attr, dtype_name, known_shape, relax, same_size, tensor_type_of
+from topi_ext.compat import call_attr, relax
 from topi_ext.fusion.anchors import Anchor
+
+from ..ir import are_same, shape_of
 
 R = relax()
 
@@ -41,28 +43,10 @@ def order_of(transpose: Any, rank: int) -> list[int]:
     return [int(a) % rank for a in axes] if axes else list(reversed(range(rank)))
 
 
-def shape_of(expr: Any) -> tuple[Any, ...] | None:
-    """Return the shape of a tensor, or None where it is not known."""
-    tensor = tensor_type_of(expr)
-    return None if tensor is None else known_shape(tensor.shape)
-
-
-def sizes_of(tensor: Any) -> tuple[Any, ...]:
-    """Return the shape of a tensor, which is known."""
-    shape = shape_of(tensor)
-    assert shape is not None
-    return shape
-
-
 def shapes_of(*tensors: Any) -> list[tuple[Any, ...]] | None:
     """Return the shapes of tensors, or None where one is not known."""
     shapes = [shape for shape in map(shape_of, tensors) if shape is not None]
     return shapes if len(shapes) == len(tensors) else None
-
-
-def dtype_of(tensor: Any) -> str:
-    """Return the dtype of a tensor."""
-    return dtype_name(tensor_type_of(tensor).dtype)
 
 
 def reshaped(builder: Any, tensor: Any, shape: Sequence[Any]) -> Any:
@@ -71,8 +55,3 @@ def reshaped(builder: Any, tensor: Any, shape: Sequence[Any]) -> Any:
     if before is not None and are_same(before, shape):
         return tensor
     return builder.emit(R.op.reshape(tensor, R.ShapeExpr(shape)))
-
-
-def are_same(shape: Sequence[Any], other: Sequence[Any]) -> bool:
-    """Return whether two shapes are known to be equal."""
-    return len(shape) == len(other) and all(map(same_size, shape, other))

@@ -10,7 +10,8 @@ from typing import Any
 from topi_ext.compat import constant_value, relax
 from topi_ext.spec.geometry import fail
 
-from .parts import Rule, const, dtype_of, fitted, in_float32, number, op_name
+from ..ir import dtype_of
+from .parts import Rule, const, fitted, in_float32, number, op_name
 
 R = relax()
 op = R.op

@@ -15,7 +15,8 @@ from typing import Any
 from topi_ext.compat import call_attr, relax
 from topi_ext.spec.geometry import fail
 
-from .parts import Rule, const, dtype_of, fitted, in_float32, known_size, op_name, shape_of
+from ..ir import dtype_of
+from .parts import Rule, const, fitted, in_float32, known_size, op_name, shape_of
 
 R = relax()
 op = R.op

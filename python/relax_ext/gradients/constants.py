@@ -12,7 +12,8 @@ from typing import Any
 from topi_ext.compat import relax
 from topi_ext.spec.geometry import fail
 
-from .parts import Rule, dtype_of, float_attr, op_name, reshaped, shape_of, total
+from ..ir import dtype_of
+from .parts import Rule, float_attr, op_name, reshaped, shape_of, total
 
 R = relax()
 

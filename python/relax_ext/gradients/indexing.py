@@ -9,17 +9,16 @@ from typing import Any
 from topi_ext.compat import call_attr, relax
 from topi_ext.spec.geometry import fail
 
+from ..ir import are_same, dtype_of
 from .parts import (
     Rule,
     const,
-    dtype_of,
     fields_of,
     in_float32,
     known_size,
     op_name,
     positive_axis,
     reshaped,
-    same_shape,
     shape_of,
     spread,
     zeros_like,
@@ -39,7 +38,7 @@ def gather_elements(y: Any, call: Any, dy: Any, bb: Any) -> list[Any]:
     sizes = shape_of(x)
     axis = positive_axis(call, "axis", len(sizes))
     single = [1 if a == axis else size for a, size in enumerate(sizes)]
-    if same_shape(shape_of(indices), single) and isinstance(sizes[axis], int):
+    if are_same(shape_of(indices), single) and isinstance(sizes[axis], int):
         positions = bb.emit(op.arange(0, sizes[axis], 1, dtype_of(indices)))
         is_read = op.equal(bb.emit(spread(positions, len(sizes), axis)), indices)
         return [op.where(is_read, dy, const(0.0, x)), None]

@@ -17,22 +17,21 @@ from topi_ext.compat import (
     as_size,
     call_attr,
     constant_value,
-    dtype_name,
-    known_shape,
     relax,
-    same_size,
     tensor_type_of,
     type_of,
 )
 from topi_ext.spec.dtypes import FLOATS
 from topi_ext.spec.geometry import fail
 
+from .. import ir
+from ..ir import HALF, are_same, dtype_of
+
 R = relax()
 op = R.op
 
 Rule = Callable[[Any, Any, Any, Any], list[Any]]
 
-_HALF = ("float16", "bfloat16")
 _ROW = range(4, 1025)
 """Lengths of a last axis that is summed last: sums of rows are vectors, and fit a cache."""
 
@@ -76,7 +75,7 @@ def _may_be_float(expr: Any) -> bool:
 
 
 def _is_half(expr: Any) -> bool:
-    return tensor_type_of(expr) is not None and dtype_of(expr) in _HALF
+    return tensor_type_of(expr) is not None and dtype_of(expr) in HALF
 
 
 def _wide(expr: Any, bb: Any) -> Any:
@@ -96,17 +95,12 @@ def op_name(call: Any) -> str:
     return str(call.op.name).removeprefix("relax.").removeprefix("nn.").removeprefix("image.")
 
 
-def dtype_of(expr: Any) -> str:
-    """Return the dtype of a normalized tensor."""
-    return dtype_name(tensor_type_of(expr).dtype)
-
-
 def shape_of(expr: Any) -> tuple[Any, ...]:
     """Return the sizes of a normalized tensor: integers, and expressions where symbolic."""
-    sizes = known_shape(tensor_type_of(expr).shape)
+    sizes = ir.shape_of(expr)
     if sizes is None:
         raise ValueError(f"gradient: {expr} has an unknown shape, known or symbolic sizes needed")
-    return tuple(sizes)
+    return sizes
 
 
 def known_size(call: Any, size: Any, axis: int) -> int:
@@ -170,7 +164,7 @@ def without_zeros(expr: Any, bb: Any) -> Any:
             return without_zeros(fields.fields[value.index], bb)
     elif _name(value) == "relax.add":
         for part, other in (tuple(value.args), tuple(value.args)[::-1]):
-            if is_zero(part, bb) and same_shape(shape_of(value), shape_of(other)):
+            if is_zero(part, bb) and are_same(shape_of(value), shape_of(other)):
                 return without_zeros(other, bb)
     return expr
 
@@ -219,15 +213,10 @@ def spread(vector: Any, rank: int, axis: int) -> Any:
     return reshaped(vector, sizes)
 
 
-def same_shape(first: Sequence[Any], second: Sequence[Any]) -> bool:
-    """Return whether two shapes are known to be equal."""
-    return len(first) == len(second) and all(same_size(a, b) for a, b in zip(first, second))
-
-
 def fitted(expr: Any, like: Any, bb: Any) -> Any:
     """Return the gradient of an operand that was broadcast: the sum over the axes that were."""
     sizes = shape_of(like)
-    if same_shape(shape_of(bb.normalize(expr)), sizes):
+    if are_same(shape_of(bb.normalize(expr)), sizes):
         return expr
     return op.collapse_sum_to(expr, R.ShapeExpr(sizes))
 

@@ -18,8 +18,9 @@ import numpy as np
 from topi_ext.compat import call_attr, relax, simplify, tir
 from topi_ext.spec.geometry import fail
 
+from ..ir import dtype_of
 from ..op.ops import conv_transpose
-from .parts import Rule, dtype_of, in_float32, known_size, op_name, reshaped, shape_of
+from .parts import Rule, in_float32, known_size, op_name, reshaped, shape_of
 
 R = relax()
 op = R.op

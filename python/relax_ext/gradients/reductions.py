@@ -7,19 +7,8 @@ from typing import Any
 
 from topi_ext.compat import call_attr, relax
 
-from .parts import (
-    Rule,
-    axes_of,
-    const,
-    dtype_of,
-    in_float32,
-    mean,
-    op_name,
-    reshaped,
-    shape_of,
-    share,
-    total,
-)
+from ..ir import dtype_of
+from .parts import Rule, axes_of, const, in_float32, mean, op_name, reshaped, shape_of, share, total
 
 R = relax()
 op = R.op

@@ -11,20 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from topi_ext.compat import call_attr, relax
+from topi_ext.adapters import resizing
+from topi_ext.compat import call_attr, relax, simplify
 from topi_ext.spec.geometry import fail
 
-from .parts import (
-    Rule,
-    const,
-    dtype_of,
-    float_attr,
-    in_float32,
-    known_size,
-    op_name,
-    reshaped,
-    shape_of,
-)
+from ..ir import dtype_of
+from .parts import Rule, const, float_attr, in_float32, known_size, op_name, reshaped, shape_of
 
 R = relax()
 op = R.op
@@ -47,9 +39,9 @@ def resize(y: Any, call: Any, dy: Any, bb: Any) -> list[Any]:
         matrix = _resize_matrix(call, size, target)
         factor = target // size
         if target == factor * size and _repeats(matrix, factor):
-            dy = _block_sums(dy, axis, factor, bb)
+            dy = block_sums(dy, axis, size, factor, bb)
         else:
-            dy = bb.emit(_multiplied(dy, matrix.T, axis, bb))
+            dy = bb.emit(multiplied(dy, matrix.T, axis, bb))
     return [dy, *[None] * (len(call.args) - 1)]
 
 
@@ -67,14 +59,14 @@ def adaptive_average_pool(y: Any, call: Any, dy: Any, bb: Any) -> list[Any]:
         size = known_size(call, shape_of(x)[axis], axis)
         cells = known_size(call, shape_of(y)[axis], axis)
         if size % cells == 0:
-            dy = _repeated(dy, axis, size // cells, bb)
+            dy = repeated(dy, axis, size // cells, bb)
             share *= cells / size
             continue
         matrix = np.zeros((cells, size))
         for cell in range(cells):
             low, high = cell * size // cells, -(-(cell + 1) * size // cells)
             matrix[cell, low:high] = 1 / (high - low)
-        dy = bb.emit(_multiplied(dy, matrix.T, axis, bb))
+        dy = bb.emit(multiplied(dy, matrix.T, axis, bb))
     return [dy if share == 1 else op.multiply(dy, const(share, x))]
 
 
@@ -92,16 +84,16 @@ def _repeats(matrix: np.ndarray, factor: int) -> bool:
     return np.array_equal(matrix, np.repeat(np.eye(matrix.shape[1]), factor, axis=0))
 
 
-def _block_sums(dy: Any, axis: int, factor: int, bb: Any) -> Any:
-    """Return the sums of `factor` neighbours along an axis."""
+def block_sums(dy: Any, axis: int, size: Any, factor: int, bb: Any) -> Any:
+    """Return the sums of `factor` neighbours along an axis, `size` of them."""
     if factor == 1:
         return dy
     sizes = list(shape_of(dy))
-    apart = [*sizes[:axis], sizes[axis] // factor, factor, *sizes[axis + 1 :]]
+    apart = [*sizes[:axis], size, factor, *sizes[axis + 1 :]]
     return bb.emit(op.sum(bb.emit(reshaped(dy, apart)), [axis + 1]))
 
 
-def _repeated(dy: Any, axis: int, factor: int, bb: Any) -> Any:
+def repeated(dy: Any, axis: int, factor: int, bb: Any) -> Any:
     """Return each element of an axis `factor` times."""
     if factor == 1:
         return dy
@@ -109,10 +101,10 @@ def _repeated(dy: Any, axis: int, factor: int, bb: Any) -> Any:
     before, after = sizes[: axis + 1], sizes[axis + 1 :]
     apart = bb.emit(reshaped(dy, [*before, 1, *after]))
     wide = bb.emit(op.broadcast_to(apart, R.ShapeExpr([*before, factor, *after])))
-    return bb.emit(reshaped(wide, [*sizes[:axis], sizes[axis] * factor, *after]))
+    return bb.emit(reshaped(wide, [*sizes[:axis], simplify(sizes[axis] * factor), *after]))
 
 
-def _multiplied(tensor: Any, matrix: np.ndarray, axis: int, bb: Any) -> Any:
+def multiplied(tensor: Any, matrix: np.ndarray, axis: int, bb: Any) -> Any:
     """Return `matrix` (n, m) times a tensor along an axis of size m, which then has size n."""
     rank = len(shape_of(tensor))
     dtype = dtype_of(tensor)
@@ -134,21 +126,11 @@ def _resize_matrix(call: Any, size: int, target: int) -> np.ndarray:
     at = _coordinates(call, size, target)
     method = str(call_attr(call, "method"))
     if method == "nearest_neighbor":
-        taps = [(_rounded(call, at), np.ones(target))]
-    elif method == "linear":
-        low = np.floor(at)
-        taps = [(low, 1 - (at - low)), (low + 1, at - low)]
-    elif method == "cubic" and not call_attr(call, "cubic_exclude"):
-        low = np.floor(at)
-        parts = _cubic(at - low, float_attr(call, "cubic_alpha"))
-        taps = [(low + offset, part) for offset, part in zip((-1, 0, 1, 2), parts)]
-    else:
-        raise fail(op_name(call), f"method={method} has no gradient with these attributes")
-    matrix = np.zeros((target, size))
-    for positions, weights in taps:
-        inside = np.clip(positions, 0, size - 1).astype(int)
-        np.add.at(matrix, (np.arange(target), inside), weights)
-    return matrix
+        return resizing.matrix(_nearest(call, at, size), size)
+    if method == "linear" or (method == "cubic" and not call_attr(call, "cubic_exclude")):
+        alpha = float_attr(call, "cubic_alpha")
+        return resizing.matrix(resizing.taps(method, at, size, alpha), size)
+    raise fail(op_name(call), f"method={method} has no gradient with these attributes")
 
 
 def _coordinates(call: Any, size: int, target: int) -> np.ndarray:
@@ -170,31 +152,16 @@ def _coordinates(call: Any, size: int, target: int) -> np.ndarray:
     raise fail(op_name(call), f"coordinate_transformation_mode={mode} has no gradient")
 
 
-def _rounded(call: Any, at: np.ndarray) -> np.ndarray:
-    """Return the positions that a resize to the nearest element reads."""
+def _nearest(call: Any, at: np.ndarray, size: int) -> resizing.Taps:
+    """Return the elements that a resize to the nearest one reads."""
     rounding = str(call_attr(call, "rounding_method"))
     if not rounding:
         corners = str(call_attr(call, "coordinate_transformation_mode")) == "align_corners"
         rounding = "round" if corners else "floor"
-    half, epsilon = np.float32(0.5), np.float32(1e-5)
-    return {
-        "round": np.rint(at),
-        "round_prefer_floor": np.ceil(at - half),
-        "round_prefer_ceil": np.floor(at + half),
-        "floor": np.floor(at + epsilon),
-        "ceil": np.ceil(at - epsilon),
-    }[rounding]
-
-
-def _cubic(t: np.ndarray, alpha: float) -> list[np.ndarray]:
-    """Return the weights of four neighbours by Keys' spline (1981)."""
-    square, cube = t * t, t * t * t
-    return [
-        alpha * (cube - 2 * square + t),
-        (alpha + 2) * cube - (alpha + 3) * square + 1,
-        -(alpha + 2) * cube + (2 * alpha + 3) * square - alpha * t,
-        alpha * (square - cube),
-    ]
+    if rounding == "round":
+        at, rounding = np.rint(at), "round_prefer_floor"
+    shift = {"floor": 1e-5, "ceil": -1e-5}.get(rounding, 0)
+    return resizing.nearest(at + np.float32(shift), size, rounding)
 
 
 RULES: dict[str, Rule] = {

@@ -8,8 +8,9 @@ from typing import Any
 from topi_ext.compat import call_attr, known_shape, relax, simplify, type_of
 from topi_ext.spec.geometry import fail
 
-from .parts import Rule, known_size, number, op_name, reshaped, same_shape, shape_of
-from .slices import Slice
+from ..ir import are_same
+from .parts import Rule, known_size, number, op_name, reshaped, shape_of
+from .slices import placed
 
 R = relax()
 op = R.op
@@ -48,8 +49,8 @@ def strided_slice(y: Any, call: Any, dy: Any, bb: Any) -> list[Any]:
         if stride < 0:
             first = min(first, size - 1) + stride * (count - 1)
             dy = bb.emit(op.flip(dy, axis))
-        dy = bb.emit(Slice(axis, first, abs(stride), count).placed(dy, size, bb))
-    dy = dy if same_shape(shape_of(dy), sizes) else reshaped(dy, sizes)
+        dy = placed(bb, dy, axis, first, abs(stride), size)
+    dy = dy if are_same(shape_of(dy), sizes) else reshaped(dy, sizes)
     return [dy, *[None] * (len(call.args) - 1)]
 
 
@@ -86,7 +87,7 @@ def _copied(call: Any, mode: str, border: Any, side: tuple[int, int, str], bb: A
     width = shape_of(border)[axis]
     if mode == "replicate":
         edge = bb.emit(op.sum(border, [axis], keepdims=True))
-        return Slice(axis, 0 if end == "before" else size - 1, 1, 1).placed(edge, size, bb)
+        return placed(bb, edge, axis, 0 if end == "before" else size - 1, 1, size)
     if mode == "reflect":
         begin = 1 if end == "before" else size - 1 - width
         border = bb.emit(op.flip(border, axis))
@@ -94,7 +95,7 @@ def _copied(call: Any, mode: str, border: Any, side: tuple[int, int, str], bb: A
         begin = size - width if end == "before" else 0
     else:
         raise fail(op_name(call), f"pad_mode={mode} has no gradient")
-    return Slice(axis, begin, 1, width).placed(border, size, bb)
+    return placed(bb, border, axis, begin, 1, size)
 
 
 def tile(y: Any, call: Any, dy: Any, bb: Any) -> list[Any]:

@@ -13,11 +13,10 @@ from typing import Any
 
 from topi_ext.compat import dtype_name, is_gpu, relax, tensor_type_of, type_of
 
+from ..ir import HALF, dtype_of
 from ..target import target_of
 
 R = relax()
-
-_HALF = ("float16", "bfloat16")
 
 
 def widened(bb: Any, call: Any, stock: Any) -> Any:
@@ -30,7 +29,7 @@ def widened(bb: Any, call: Any, stock: Any) -> Any:
 
 def widened_product(bb: Any, call: Any, stock: Any) -> Any:
     """Accumulate a matrix product of half-precision operands in float32."""
-    if dtype_name(tensor_type_of(call).dtype) not in _HALF:
+    if dtype_name(tensor_type_of(call).dtype) not in HALF:
         return stock(bb, call)
     target = target_of(tensor_type_of(call))
     operands = call.args
@@ -42,7 +41,7 @@ def widened_product(bb: Any, call: Any, stock: Any) -> Any:
 
 
 def _has_half(call: Any) -> bool:
-    return any(_dtype(arg) in _HALF for arg in _flat(call))
+    return any(dtype_of(arg) in HALF for arg in _flat(call))
 
 
 def _flat(call: Any) -> list[Any]:
@@ -53,15 +52,10 @@ def _flat(call: Any) -> list[Any]:
     return flat
 
 
-def _dtype(expr: Any) -> str:
-    found = tensor_type_of(expr)
-    return "" if found is None else dtype_name(found.dtype)
-
-
 def _wide(bb: Any, arg: Any) -> Any:
     if isinstance(arg, R.Tuple):
         return R.Tuple([_wide(bb, field) for field in arg.fields])
-    return bb.emit(R.op.astype(arg, "float32")) if _dtype(arg) in _HALF else arg
+    return bb.emit(R.op.astype(arg, "float32")) if dtype_of(arg) in HALF else arg
 
 
 def _narrowed(bb: Any, wide: Any, call: Any) -> Any:

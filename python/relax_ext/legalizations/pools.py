@@ -22,11 +22,11 @@ from topi_ext.compat import (
     tir,
 )
 
+from ..ir import HALF
 from ..target import target_of
 
 R = relax()
 
-_HALF = ("float16", "bfloat16")
 _LAYOUTS = ("NCHW", "NHWC")
 
 
@@ -51,7 +51,7 @@ def max_pool2d_backward(bb: Any, call: Any, stock: Any) -> Any:
             )
         return stock(bb, call)
     dy, x = call.args
-    if dtype in _HALF:
+    if dtype in HALF:
         dy, x = (bb.emit(R.op.astype(operand, "float32")) for operand in (dy, x))
     if layout == "NHWC":
         dy, x = (bb.emit(R.op.permute_dims(operand, [0, 3, 1, 2])) for operand in (dy, x))
@@ -59,13 +59,13 @@ def max_pool2d_backward(bb: Any, call: Any, stock: Any) -> Any:
     result = on(bb, call, dy, x)
     if layout == "NHWC":
         result = R.op.permute_dims(bb.emit(result), [0, 2, 3, 1])
-    return R.op.astype(bb.emit(result), dtype) if dtype in _HALF else result
+    return R.op.astype(bb.emit(result), dtype) if dtype in HALF else result
 
 
 def _is_ours(sizes: Any, dtype: str, layout: str, target: Any) -> bool:
     from topi_ext.cpu.max_pool_grad import DTYPES
 
-    if sizes is None or layout not in _LAYOUTS or dtype not in (*DTYPES, *_HALF):
+    if sizes is None or layout not in _LAYOUTS or dtype not in (*DTYPES, *HALF):
         return False
     known = [size for size, axis in zip(sizes, layout) if axis != "N" and isinstance(size, int)]
     is_indexed = len(known) == len(sizes) - 1 and prod(known) < 2**31

@@ -25,13 +25,11 @@ from topi_ext.compat import tensor_type as tensor_type_
 from topi_ext.interrupts import raise_interrupt
 from topi_ext.notices import one_line
 
-from ..aten.calls import Call, Unsupported, why_not
+from ..aten.calls import Call, Unsupported, torch_dtype_name, why_not
 from ..aten.operators import CONVERTERS as ATEN
 from ..aten.results import as_stated
 from ..aten.scalars import float_scalar
 from ..aten.sizes import SYMBOLIC, expr_of, is_unbacked, size_in, symbols_of
-from ..importers.torch import corrected
-from ..importers.torch_arguments import torch_dtype_name
 from . import attention_kernels
 from .memory import apart
 
@@ -62,8 +60,8 @@ class AtenImporter(translator.ExportedProgramImporter):  # type: ignore[misc]
         self.lock = threading.Lock()
 
     def create_convert_map(self) -> dict[Any, Any]:
-        """Return TVM's converters with our corrections, whether or not they are registered."""
-        return corrected(self, super().create_convert_map())
+        """Return no converters: those of the table are called with other arguments."""
+        return {}
 
     def supports(self, node: fx.Node) -> str | None:
         """Return why a node stays in PyTorch, None if it can be imported.

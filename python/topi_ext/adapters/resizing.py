@@ -281,6 +281,14 @@ def taps(method: str, at: np.ndarray, size: int, cubic: float, inside: bool = Fa
     return [(np.clip(i, 0, size - 1), w) for i, w in zip(around, weights)]
 
 
+def matrix(terms: Taps, size: int) -> np.ndarray:
+    """Return the weights (target, size) of the elements, for their terms."""
+    weights = np.zeros((len(terms[0][0]), size))
+    for indices, factors in terms:
+        np.add.at(weights, (np.arange(len(indices)), indices), factors)
+    return weights
+
+
 def _spline(part: np.ndarray, cubic: float) -> list[np.ndarray]:
     """Return the weights of four neighbours by Keys' spline (1981)."""
 
