@@ -27,6 +27,7 @@ from .checkpoints import separate_updates
 from .decompositions import decompositions, whole_upsamples
 from .draws import detach_draws
 from .executables import STATIC_SIZES, are_stated
+from .gathers import sum_gathers
 from .graph import GraphCompiler
 from .options import Options
 from .partition import INDEXED, has_effects, is_product, operators, packet_of
@@ -177,6 +178,8 @@ def _compiled(
 
     Operators `allowed` may stay in PyTorch without a word.
     """
+    if any(map(is_product, graph_module.graph.nodes)):
+        sum_gathers(graph_module.graph)
     calls = [node for node in graph_module.graph.nodes if node.op == "call_function"]
     record = report.Graph(kind, operators(calls))
     report.add(record)

@@ -143,7 +143,7 @@ class Loss(nn.Module):
         if not torch.is_grad_enabled():
             return
         reached = _functions(loss)
-        for number, parameter in self._parameters.items():
+        for number, parameter in self.named_parameters():
             if get_gradient_edge(parameter).node not in reached:
                 rule = "set requires_grad=False, or leave it out of the optimizer"
                 name = self.name_of(number)
