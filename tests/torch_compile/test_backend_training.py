@@ -165,8 +165,20 @@ def test_large_attention_in_half_precision_is_pytorchs(monkeypatch: pytest.Monke
     assert last.kind == "inference" and len(last.parts) == 1 and not last.in_pytorch
 
 
-def test_a_loss_with_an_index() -> None:
-    check_training(Function(loss, conv(3, 5)), image(), options={})
+def test_a_loss_of_classes_does_not_divide_the_graph() -> None:
+    """Its gather is compiled, and a class that does not exist raises, as in PyTorch."""
+    found = check_training(Function(loss, conv(3, 5)), image(), options={"unknown": "raise"})
+    assert [(len(graph.parts), graph.unknown) for graph in found.graphs] == [(1, {})] * 2
+    run = compiled(Function(loss, conv(3, 4)), {})
+    with pytest.raises(RuntimeError, match="out of bounds for dimension 1 with size 4"):
+        run(image())
+
+
+def test_a_gather_of_several_elements_stays_in_pytorch() -> None:
+    indices = torch.tensor([[[[0, 2, 1]]]]).expand(2, 5, 8, 3)
+    model = Function(lambda m, x: m[0](x).gather(3, indices), conv(3, 5))
+    found = check_training(model, image(), options={})
+    assert "aten.gather.default" in found.graphs[0].unknown
 
 
 def test_symbolic_sizes() -> None:

@@ -19,8 +19,9 @@
 =========================  =====================================================================
 
 By ``torch.compile`` other operators stay in PyTorch.  So do random operators; operators that read
-at indices (``embedding``, ``gather``, ``index``), because PyTorch checks the indices; and operators
-for which TVM orders NaN differently (``sort``, ``topk``).
+at indices (``embedding``, ``gather``, ``index``), because PyTorch checks the indices (but see
+:mod:`relax_ext.torch.gathers`); and operators for which TVM orders NaN differently (``sort``,
+``topk``).
 """
 
 from __future__ import annotations

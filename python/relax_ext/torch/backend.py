@@ -7,7 +7,7 @@ Parts that do not compile stay in PyTorch, with one warning, unless ``unknown="r
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -27,9 +27,10 @@ from .checkpoints import separate_updates
 from .decompositions import decompositions, whole_upsamples
 from .draws import detach_draws
 from .executables import STATIC_SIZES, are_stated
+from .gathers import sum_gathers
 from .graph import GraphCompiler
 from .options import Options
-from .partition import has_effects, is_product, operators
+from .partition import INDEXED, has_effects, is_product, operators, packet_of
 from .precision import lower
 from .setup import BACKEND
 
@@ -128,10 +129,57 @@ def _boxed(forward: Callable[..., Any]) -> Callable[[list[Any]], Any]:
     return run
 
 
+def compile_whole(
+    graph_module: fx.GraphModule, kind: str, options: Options
+) -> Callable[..., Sequence[Any]]:
+    """Compile a graph of AOTAutograd that only its caller runs, forward and backward in one.
+
+    Random numbers, assertions, and operators at indices, which PyTorch checks, stay in PyTorch.
+
+    Parameters
+    ----------
+    graph_module : fx.GraphModule
+        Changed in place.
+    kind : str
+        Its kind in :func:`.report.report`.
+    options : Options
+
+    Returns
+    -------
+    callable
+        Takes the inputs of the graph, and returns its results.
+
+    Raises
+    ------
+    Exception
+        If another operator cannot be compiled.
+    """
+    for node in list(graph_module.graph.nodes):
+        if node.target is torch.ops.aten._assert_tensor_metadata.default:
+            graph_module.graph.erase_node(node)  # the trace has made it
+    graph_module.graph.eliminate_dead_code()  # results that nobody reads would be returned
+    graph_module.recompile()
+    _prepare(graph_module, options)
+    options = replace(options, unknown="raise")
+    run: Callable[..., Sequence[Any]] = _compiled(
+        graph_module, kind, options, set(), allowed=INDEXED
+    ).forward
+    return run
+
+
 def _compiled(
-    graph_module: fx.GraphModule, kind: str, options: Options, unordered: set[str]
+    graph_module: fx.GraphModule,
+    kind: str,
+    options: Options,
+    unordered: set[str],
+    allowed: Container[Any] = (),
 ) -> fx.GraphModule:
-    """Return the graph with compiled parts; the graph itself if there is nothing to compile."""
+    """Return the graph with compiled parts; the graph itself if there is nothing to compile.
+
+    Operators `allowed` may stay in PyTorch without a word.
+    """
+    if any(map(is_product, graph_module.graph.nodes)):
+        sum_gathers(graph_module.graph)
     calls = [node for node in graph_module.graph.nodes if node.op == "call_function"]
     record = report.Graph(kind, operators(calls))
     report.add(record)
@@ -150,8 +198,8 @@ def _compiled(
         record.unknown["the whole graph"] = one_line(error, 300)
         compiled = graph_module
     record.first_s = time.perf_counter() - begin
-    if record.unknown:
-        _tell(record, options)
+    silent = {str(node.target) for node in calls if packet_of(node) in allowed}
+    _tell(record, record.unknown.keys() - silent, options)
     return compiled
 
 
@@ -164,9 +212,11 @@ def _refuse(calls: Sequence[fx.Node]) -> None:
             raise RuntimeError(f"{node.target} changes its arguments")
 
 
-def _tell(record: report.Graph, options: Options) -> None:
-    """Warn of operators that stay in PyTorch, or raise."""
-    named = [f"{name} ({why})" for name, why in record.unknown.items()]
+def _tell(record: report.Graph, names: Container[str], options: Options) -> None:
+    """Warn of operators by these names that stay in PyTorch, or raise."""
+    named = [f"{name} ({why})" for name, why in record.unknown.items() if name in names]
+    if not named:
+        return
     more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
     text = f"{BACKEND}: {record.kind}: in PyTorch stay {', '.join(named[:SHOWN])}{more}"
     if options.raises:

@@ -173,9 +173,21 @@ def _empty(graph: fx.Graph, node: fx.Node, value: torch.Tensor) -> fx.Node | Non
 
 
 def _size(graph: fx.Graph, size: Any) -> int | fx.Node | None:
-    """Return a size as a number or as an input of a graph; None for other sizes."""
+    """Return a size as a number, as an input or as the size of one; None for other sizes."""
     if isinstance(size, int):
         return size
-    inputs = (node for node in graph.nodes if node.op == "placeholder")
-    sizes = (node for node in inputs if isinstance(node.meta.get("val"), torch.SymInt))
-    return next((node for node in sizes if expr_of(node.meta["val"]) == expr_of(size)), None)
+    for node in graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        if _is(value, size):
+            return node
+        shape = value.shape if isinstance(value, torch.Tensor) else ()
+        for axis, one in enumerate(shape):
+            if _is(one, size):
+                call = graph.call_function(aten.sym_size.int, (node, axis))
+                call.meta["val"] = one
+                return call
+    return None
+
+
+def _is(value: Any, size: Any) -> bool:
+    return isinstance(value, torch.SymInt) and expr_of(value) == expr_of(size)

@@ -19,7 +19,7 @@ from .aten import AtenImporter, Unsupported
 from .draws import is_place, is_random, state_repeated
 from .options import Options
 from .part import Context, ImportedPart, compile_part, import_part
-from .partition import Cut, Piece, is_size, is_view, packet_of
+from .partition import ASSERTIONS, Cut, Piece, is_size, is_view, packet_of
 
 MOST_FAILED = 8
 """Operators that fail to compile alone, after which the others of their part are not tried."""
@@ -85,6 +85,8 @@ class GraphCompiler:
         for node in cut.in_pytorch:
             is_builtin = isinstance(node.target, BuiltinFunctionType)
             if is_builtin or is_size(node) or is_place(node):
+                continue
+            if node.target in ASSERTIONS:
                 continue
             if is_random(node):
                 self._record.random[str(node.target)] = "draws random numbers"

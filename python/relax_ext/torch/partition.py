@@ -32,6 +32,15 @@ PRODUCTS = {
 }
 """Operators for which a part is compiled."""
 
+ASSERTIONS = {aten._assert_async.msg, aten._assert_async.default}
+"""Assertions about values, which PyTorch makes."""
+
+INDEXED = {
+    *(aten.embedding, aten.embedding_dense_backward, aten.gather, aten.index, aten.index_add),
+    *(aten.index_put, aten.index_select, aten.scatter, aten.scatter_add, aten.scatter_reduce),
+}
+"""Operators at indices, which PyTorch checks."""
+
 VIEWS = {
     *(aten.alias, aten.detach, aten.expand, aten.permute, aten.select, aten.slice, aten.squeeze),
     *(aten.t, aten.transpose, aten.unsqueeze, aten.view, aten._unsafe_view),
@@ -266,7 +275,7 @@ def _stages(calls: list[fx.Node], can: set[fx.Node]) -> dict[fx.Node, int]:
     stages: dict[fx.Node, int] = {}
     ordered = _FIRST
     for node in calls:
-        stage = 0 if node in can else _FIRST
+        stage = 0 if node in can and not _is_input_size(node) else _FIRST
         for read in node.all_input_nodes:
             if read in stages:
                 stage = max(stage, stages[read] + (node in can and read not in can))
@@ -274,6 +283,12 @@ def _stages(calls: list[fx.Node], can: set[fx.Node]) -> dict[fx.Node, int]:
             stage = ordered = max(stage, ordered)
         stages[node] = stage
     return stages
+
+
+def _is_input_size(node: fx.Node) -> bool:
+    """Return whether a node is the size of an axis of an input."""
+    is_size_of = node.target is aten.sym_size.int
+    return is_size_of and all(read.op == "placeholder" for read in node.all_input_nodes)
 
 
 def _sink(calls: list[fx.Node], can: set[fx.Node], stages: dict[fx.Node, int]) -> None:

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training steps of PyTorch modules, compiled: :func:`relax_ext.training`.
 
-``export`` makes a function of a module and refuses what would train otherwise than in PyTorch,
-``differentiate`` imports it and makes its gradients, ``torch_optimizer`` reads an optimizer,
-``state`` translates tensors and their names, ``step`` runs all of it.  PyTorch is imported when
-:func:`training` is called.
+``module`` makes a function of a module and refuses what would train otherwise than in PyTorch,
+``graphs`` compiles it with its gradients by the backend of ``torch.compile``, ``optimizer`` copies
+an optimizer, ``step`` runs all of it.  PyTorch is imported when :func:`training` is called.
 """
 
 from __future__ import annotations
@@ -28,19 +27,21 @@ def training(
     clip_norm: float | None = None,
     database: Any = None,
 ) -> TrainingStep:
-    """Compile the training step of a PyTorch module: forward, backward and update, in TVM.
+    """Compile the training step of a PyTorch module: forward and backward in one graph.
 
     Parameters
     ----------
     module : torch.nn.Module
         Its ``forward`` returns the loss, a scalar.  Parameters are float32, or float64.
     example : sequence of torch.Tensor
-        Arguments of ``forward``.  Batches of other shapes are compiled when they first occur.
-    optimizer : torch.optim.SGD, Adam or AdamW
-        Optimizer of parameters of `module`, with any number of groups.  It is read at every step,
-        so that schedulers work as usual; its own ``step`` is not called.
+        Arguments of ``forward``.  A second shape is compiled when it first occurs, all others
+        together at the third one.
+    optimizer : torch.optim.Optimizer
+        An optimizer of ``torch.optim`` for parameters of `module`, with any number of groups.  A
+        copy updates the weights.  The groups are read at every step, so that schedulers work as
+        usual; its own ``step`` is not called.
     target : str, dict or tvm.target.Target, optional
-        An llvm target; by default :func:`relax_ext.host_target`.
+        An llvm target; by default :func:`relax_ext.host_target`, for the threads of PyTorch.
     clip_norm : float, optional
         The maximum norm of all gradients together, as for ``torch.nn.utils.clip_grad_norm_``.
     database : str or path, optional
@@ -65,10 +66,7 @@ def training(
     ...     loss = step(x, y)
     >>> step.to_torch()
     """
-    try:
-        from .step import TrainingStep
-    except ImportError as error:
-        if (error.name or "").partition(".")[0] != "torch":
-            raise
-        raise ImportError(f"relax_ext.training: needs PyTorch: {error}") from error
+    from .. import torch as _  # noqa: F401 (raises where PyTorch is missing or too old)
+    from .step import TrainingStep
+
     return TrainingStep(module, example, optimizer, target, clip_norm, database)

@@ -4,51 +4,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import tvm
 from torch import nn
 
-from topi_ext.compat import dtype_name, relax, tensor_type
-from topi_ext.notices import warn_once
 from topi_ext.spec.geometry import fail
-from topi_ext.target import host_target
 
-from .. import optimizers
-from ..executable_cache import compiled
-from . import state as states
-from . import torch_optimizer
-from .checks import Check
-from .differentiate import differentiated, imported
-from .draws import Draw
-from .export import OP, export, modes, refuse_module
-
-R = relax()
-
-
-MANY_SHAPES = 6
-"""Compiled losses, for training and evaluation together, at which there is a warning."""
-
-_RULE = (
-    "each is compiled for itself: pad batches, or use "
-    'torch.compile(module, backend="tvm_conv"), which compiles for all sizes'
-)
-
-
-@dataclass(frozen=True)
-class _Loss:
-    """The compiled loss for batches of given shapes, with or without gradients."""
-
-    run: Any
-    changed: tuple[str, ...]
-    draws: tuple[Draw, ...]
-    check: Check
+from ..torch.options import Options
+from .graphs import Graphs
+from .module import OP, checked, refuse_module, tensors_of
+from .optimizer import OwnOptimizer, trained_of
 
 
 class TrainingStep:
-    """A module, its loss and its optimizer as compiled functions, and their state in TVM.
+    """A module and its loss as compiled graphs, with weights, buffers and optimizer of its own.
 
     Created by :func:`relax_ext.training`.  A step belongs to one thread.
 
@@ -73,27 +44,22 @@ class TrainingStep:
             raise fail(OP, f"module={type(module).__name__} must be a torch.nn.Module")
         self.module = module
         self.optimizer = optimizer
-        self._target = _llvm(target)
-        self._database = database
-        rules = torch_optimizer.rules_of(optimizer)
-        # Kept: optimizers know parameters by identity.
-        self._tensors = tensors = states.tensors_of(module)
-        self._groups = torch_optimizer.names_of(optimizer, tensors)
-        self._trained = [name for group in self._groups for name in group if name is not None]
-        if not self._trained:
-            raise fail(OP, "no parameter of the optimizer has requires_grad=True")
-        self._rules = rules
+        self._clip_norm = clip_norm
+        options = Options.of({"target": _llvm(target), "database": database})
+        tensors = tensors_of(module)
+        self._trained = trained_of(optimizer, tensors)
         refuse_module(module)
-        self._modes = {name: child.training for name, child in module.named_modules()}
-        batch = _tensors(example)
+        self._values = {name: _owned(tensor) for name, tensor in tensors.items()}
+        for name in self._trained:
+            self._values[name].requires_grad_()
+        # Kept: optimizers know parameters by identity.
+        self._tensors = tensors
+        own = {id(tensor): self._values[name] for name, tensor in tensors.items()}
+        self._own = OwnOptimizer(optimizer, own)
+        batch = checked(example)
         self._dtypes = [tensor.dtype for tensor in batch]
-        self._variables = [self._variables_of(group) for group in self._groups]
-        update = optimizers.update_function(list(zip(rules, self._variables)), clip_norm)
-        self._losses: dict[tuple[Any, ...], _Loss] = {}
-        self._loss(batch, train=True)
-        self._update = self._compiled(tvm.IRModule({"update": update}))["update"]
-        self._values = {name: states.owned(tensor) for name, tensor in tensors.items()}
-        self._steps, self._slots = torch_optimizer.read_state(optimizer, rules)
+        self._graphs = Graphs(module, self._values, options)
+        self._graphs.of(batch, train=True)
 
     def __call__(self, *batch: torch.Tensor) -> torch.Tensor:
         """Make one step: forward, backward, update.
@@ -111,13 +77,13 @@ class TrainingStep:
         Raises
         ------
         ValueError
-            One line, where the batch does not suit the module, or the optimizer has changed in more
-            than its numbers.
+            One line, where the batch does not suit the module, or the optimizer has other
+            parameters.
         """
-        groups = self._current_groups()
+        self._own.check()
         loss, gradients = self._differentiate(batch)
-        self._apply(groups, gradients, 1.0)
-        return states.to_torch(loss)
+        self._apply(gradients)
+        return loss
 
     def gradients(
         self, *batch: torch.Tensor, add_to: Mapping[str, torch.Tensor] | None = None
@@ -140,11 +106,11 @@ class TrainingStep:
             By name of the parameter.
         """
         loss, tensors = self._differentiate(batch)
-        gradients = {name: states.to_torch(t) for name, t in zip(self._trained, tensors)}
+        gradients = dict(zip(self._trained, tensors))
         if add_to is not None:
             others = self._by_name(add_to)
             gradients = {name: others[name] + gradients[name] for name in self._trained}
-        return states.to_torch(loss), gradients
+        return loss, gradients
 
     def update(self, gradients: Mapping[str, torch.Tensor], scale: float = 1.0) -> None:
         """Update the weights with gradients, as the optimizer does.
@@ -156,18 +122,18 @@ class TrainingStep:
         scale : float, optional
             Factor that is applied first: 1 / n for sums over n batches.
         """
-        groups = self._current_groups()
+        self._own.check()
         given = self._by_name(gradients)
-        self._apply(groups, [states.to_tvm(given[name]) for name in self._trained], scale)
+        with torch.no_grad():
+            self._apply([given[name] * scale for name in self._trained])
 
     def evaluate(self, *batch: torch.Tensor) -> torch.Tensor:
         """Return the loss of a batch in ``eval()`` mode; nothing changes.
 
         It is compiled when it is first called with a shape.
         """
-        loss = self._loss(self._checked(batch), train=False)
-        result = self._run(loss, batch)
-        return states.to_torch(result[-1] if loss.changed else result)
+        tensors = self._checked(batch)
+        return self._graphs.of(tensors, train=False)(self._values, tensors)[0]
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of all state, for ``torch.save``.
@@ -178,10 +144,12 @@ class TrainingStep:
             ``"module"`` and ``"optimizer"``: the ``state_dict()`` of each after the same steps in
             PyTorch, which can load them.
         """
-        packed = torch_optimizer.state_dict_of(
-            self.optimizer, self._rules, self._groups, self._steps, self._slots
-        )
-        return {"module": states.module_state(self.module, self._values), "optimizer": packed}
+        names = {id(tensor): name for name, tensor in tensors_of(self.module).items()}
+        state = {
+            key: _owned(self._values[names[id(value)]]) if id(value) in names else value
+            for key, value in self.module.state_dict(keep_vars=True).items()
+        }
+        return {"module": state, "optimizer": self._own.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state of :meth:`state_dict`, or from PyTorch's under the same two keys.
@@ -195,19 +163,11 @@ class TrainingStep:
             keys = ", ".join(map(repr, sorted(state)))
             rule = "it must have 'module' and 'optimizer', the state_dict() of each"
             raise fail("load_state_dict", f"the state has {keys}: {rule}")
-        values = states.read_module_state(self.module, state["module"])
-        before = self.optimizer.state_dict()
-        try:
-            self.optimizer.load_state_dict(state["optimizer"])
-            rules = [rule for rule, _ in self._current_groups()]
-            steps, slots = torch_optimizer.read_state(self.optimizer, rules)
-        except Exception as error:
-            self.optimizer.load_state_dict(before)
-            if isinstance(error, KeyError):  # PyTorch's own
-                raise fail("load_state_dict", f"the optimizer's state lacks {error}") from error
-            raise
-        self._steps, self._slots = steps, slots
-        self._values.update(values)
+        values = self._read(state["module"])
+        self._own.load_state_dict(state["optimizer"])
+        with torch.no_grad():
+            for name, value in values.items():
+                self._values[name].copy_(value)
 
     def to_torch(self) -> nn.Module:
         """Write weights and buffers into the module, and the optimizer's state into the optimizer.
@@ -217,16 +177,15 @@ class TrainingStep:
         torch.nn.Module
             The module.
         """
-        packed = self.state_dict()["optimizer"]
-        tensors = states.tensors_of(self.module)
+        tensors = tensors_of(self.module)
         with torch.no_grad():
             for name, value in self._values.items():
-                tensors[name].copy_(states.to_torch(value))
-        self.optimizer.load_state_dict(packed)
+                tensors[name].copy_(value)
+        self.optimizer.load_state_dict(self._own.state_dict())
         return self.module
 
     def _checked(self, batch: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        tensors = _tensors(batch)
+        tensors = checked(batch)
         if len(tensors) != len(self._dtypes):
             raise fail(OP, f"a batch has {len(tensors)} tensors, the example {len(self._dtypes)}")
         for i, (tensor, dtype) in enumerate(zip(tensors, self._dtypes)):
@@ -234,70 +193,37 @@ class TrainingStep:
                 raise fail(OP, f"argument {i} is {tensor.dtype}, that of the example {dtype}")
         return tensors
 
-    def _loss(self, batch: Sequence[torch.Tensor], train: bool) -> _Loss:
-        """Return the compiled loss for the shapes of a batch."""
-        key = (train, *(tuple(tensor.shape) for tensor in batch))
-        if key not in self._losses:
-            with modes(self.module, self._modes if train else None):
-                exported = export(self.module, batch, states.tensors_of(self.module))
-            module = imported(exported)
-            if train:
-                names = [*exported.inputs, *states.tensors_of(self.module)]
-                module = differentiated(module, names, self._trained)
-            run = self._compiled(module)["main_adjoint" if train else "main"]
-            self._losses[key] = _Loss(run, exported.changed, exported.draws, exported.check)
-            if len(self._losses) == MANY_SHAPES:
-                warn_once(f"{OP}: {MANY_SHAPES} shapes of batches, {_RULE}")
-        return self._losses[key]
-
-    def _compiled(self, module: Any) -> Any:
-        executable = compiled(module, self._target, self._database)
-        return R.VirtualMachine(executable, tvm.cpu())
-
-    def _variables_of(self, group: Sequence[str | None]) -> list[Any]:
-        """Return Relax variables for the trained parameters of a group."""
-
-        def variable(tensor: torch.Tensor) -> Any:
-            shape, dtype = list(tensor.shape), str(tensor.dtype).removeprefix("torch.")
-            return R.Var("weight", tensor_type(shape, dtype, len(shape)))
-
-        return [variable(self._tensors[name]) for name in group if name is not None]
-
-    def _current_groups(self) -> list[tuple[Any, Any]]:
-        """Return the rules with the numbers that the optimizer has now, and their variables."""
-        rules = torch_optimizer.rules_of(self.optimizer)
-        groups = torch_optimizer.names_of(self.optimizer, self._tensors)
-        same = all(new.structure == old.structure for new, old in zip(rules, self._rules))
-        if not same or groups != self._groups:
-            what = "parameters, requires_grad, or which of its options are zero"
-            raise fail(OP, f"the optimizer has changed in {what}: call relax_ext.training again")
-        return list(zip(rules, self._variables))
-
-    def _run(self, loss: _Loss, batch: Sequence[torch.Tensor]) -> Any:
-        loss.check(batch)
-        inputs = [states.to_tvm(tensor) for tensor in batch]
-        numbers = [states.to_tvm(draw()) for draw in loss.draws]
-        return loss.run(*inputs, *self._values.values(), *numbers)
-
-    def _differentiate(self, batch: Sequence[torch.Tensor]) -> tuple[Any, list[Any]]:
+    def _differentiate(self, batch: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[Any]]:
         """Return the loss and the gradients, and keep the changed buffers."""
-        loss = self._loss(self._checked(batch), train=True)
-        result, gradients = self._run(loss, batch)
-        if not loss.changed:
-            return result, list(gradients)
-        *changed, value = result
-        self._values.update(zip(loss.changed, changed))
-        return value, list(gradients)
+        tensors = self._checked(batch)
+        loss, buffers, gradients = self._graphs.of(tensors, train=True)(self._values, tensors)
+        for name, value in buffers.items():
+            self._values[name].copy_(value)
+        return loss, [gradients[name] for name in self._trained]
 
-    def _apply(self, groups: Sequence[Any], gradients: Sequence[Any], scale: float) -> None:
-        steps = [step + 1 for step in self._steps]
-        weights = [self._values[name] for name in self._trained]
-        numbers = optimizers.numbers(groups, steps, scale)
-        new, slots = self._update(weights, list(gradients), self._slots, numbers)
-        self._values.update(zip(self._trained, new))
-        self._slots, self._steps = list(slots), steps
-        # As optimizer.step() sets it: schedulers warn where no step has been made.
-        self.optimizer._opt_called = True
+    def _apply(self, gradients: Sequence[torch.Tensor]) -> None:
+        if self._clip_norm is not None:
+            norms = [torch.linalg.vector_norm(gradient) for gradient in gradients]
+            norm = torch.linalg.vector_norm(torch.stack(norms))
+            factor = torch.clamp(self._clip_norm / (norm + 1e-6), max=1.0)
+            gradients = [gradient * factor for gradient in gradients]
+        self._own.step([self._values[name] for name in self._trained], gradients)
+
+    def _read(self, state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        """Return the tensors of a ``state_dict`` of the module by the names of this step."""
+        names = {id(tensor): name for name, tensor in tensors_of(self.module).items()}
+        expected = self.module.state_dict(keep_vars=True)
+        for key in sorted(set(expected) ^ set(state)):
+            what = "lacks" if key in expected else "has, and the module lacks,"
+            raise fail("load_state_dict", f"the state {what} {key!r}")
+        values = {}
+        for key, tensor in expected.items():
+            if id(tensor) in names:
+                values[names[id(tensor)]] = state[key]
+                if state[key].shape != tensor.shape:
+                    shapes = f"{tuple(state[key].shape)}, the module's {tuple(tensor.shape)}"
+                    raise fail("load_state_dict", f"{key!r} has shape {shapes}")
+        return values
 
     def _by_name(self, gradients: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return gradients checked against the parameters."""
@@ -307,32 +233,19 @@ class TrainingStep:
             raise fail(OP, f"gradients: the mapping {what} {other[0]!r}")
         for name in self._trained:
             tensor, value = gradients[name], self._values[name]
-            expected = tuple(map(int, value.shape)), dtype_name(value.dtype)
-            if (tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")) != expected:
-                found = f"{tuple(tensor.shape)} {tensor.dtype}"
+            if tensor.shape != value.shape or tensor.dtype is not value.dtype:
+                found, expected = (f"{tuple(one.shape)} {one.dtype}" for one in (tensor, value))
                 raise fail(OP, f"gradient of {name!r} is {found}, must be {expected}")
         return dict(gradients)
 
 
+def _owned(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a tensor, in the order of its axes."""
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
+
+
 def _llvm(target: Any) -> Any:
-    target = host_target() if target is None else tvm.target.Target(target)
-    if target.kind.name != "llvm":
+    target = None if target is None else tvm.target.Target(target)
+    if target is not None and target.kind.name != "llvm":
         raise fail(OP, f"target {target.kind.name}: training runs on processors, by an llvm target")
     return target
-
-
-def _tensors(batch: object) -> list[torch.Tensor]:
-    """Return a batch as a list, of dense tensors on the CPU."""
-    if isinstance(batch, torch.Tensor) or not isinstance(batch, (list, tuple)):
-        rule = "it must be a tuple of tensors, the arguments of forward"
-        raise fail(OP, f"example is a {type(batch).__name__}: {rule}")
-    for i, tensor in enumerate(batch):
-        if not isinstance(tensor, torch.Tensor):
-            rule = "it must be a tensor; others belong into the module"
-            raise fail(OP, f"argument {i} is a {type(tensor).__name__}: {rule}")
-        if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
-            what = f"{tensor.layout} on {tensor.device}"
-            raise fail(OP, f"argument {i} is {what}: it must be dense and on the CPU")
-        if not tensor.numel():
-            raise fail(OP, f"argument {i} has shape {tuple(tensor.shape)}: it must not be empty")
-    return list(batch)
