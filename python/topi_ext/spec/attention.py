@@ -19,19 +19,21 @@ shares have no letter for the head within the group.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import inf, prod
-from typing import Any, ClassVar
+from math import inf
+from typing import TYPE_CHECKING, ClassVar
 
 from .dtypes import accumulator
 from .geometry import Size, fail
 from .matmul import MatMul
-from .post_ops import Epilogue, PostOp, without_letters
-from .problem import Argument, LetteredProblem, by
+from .post_ops import Epilogue, PostOp
+from .problem import Argument, LetteredProblem, by, is_one
 from .rowwise import SOFTMAX, RowWise
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 QUERY, KEY, INNER, COLUMN = ROLES = "mnde"
 
@@ -131,11 +133,6 @@ class Attention(LetteredProblem):
         return f"{q}, {k}{masks}{causal}, {v} -> {y} as {','.join(tensors[:3])}->{self.y}"
 
     @cached_property
-    def size(self) -> dict[str, Size]:
-        """Size by letter."""
-        return dict(self.sizes)
-
-    @cached_property
     def acc_dtype(self) -> str:
         """Dtype of the arithmetic."""
         q, k, v, y = self.dtypes
@@ -153,56 +150,33 @@ class Attention(LetteredProblem):
         for number, mask in enumerate(self.masks):
             name = f"mask{number or ''}"
             yield Argument(name, mask.order, self.shape(mask.order), mask.dtype)
-        for number, step in enumerate(step for step in self.epilogue if step.order):
-            yield Argument(f"operand{number}", step.order, self.shape(step.order), self.dtypes[3])
+        yield from self._operands()
         yield Argument("out", self.y, self.shape(self.y), self.dtypes[3])
         if self.sums:
             yield Argument("sums", self.sums, self.shape(self.sums), self.acc_dtype)
 
-    def extent(self, letters: str) -> Size:
-        """Return the number of combinations of these letters."""
-        return prod((self.size[a] for a in letters), start=1)
+    def _spared(self) -> str:
+        """See :class:`LetteredProblem`: those of the batch."""
+        return self.outer
 
-    def shape(self, letters: str) -> tuple[Size, ...]:
-        """Return the shape of a tensor with these letters."""
-        return tuple(self.size[a] for a in letters)
-
-    def merged(self) -> Attention:
-        """Return this problem with as few letters as possible.
-
-        Letters of the batch of size 1 vanish, and neighbours everywhere become one.  Heads that
-        share keys and values become queries.
-        """
-        made = self._without("".join(a for a in self.outer if _is_one(self.size[a])), {})
-        while True:
-            pair = next(made._pairs(), None)
-            if pair is None:
-                return made
-            kept, gone = sorted(pair, key=ROLES.find, reverse=True)
-            made = made._without(gone, {kept: made.size[kept] * made.size[gone]})
+    def _orders(self) -> list[str]:
+        """See :class:`LetteredProblem`."""
+        return super()._orders() + [mask.order for mask in self.masks]
 
     def _pairs(self) -> Iterator[tuple[str, str]]:
-        """Yield pairs of letters, neighbours in every operand that has one of them."""
-        orders = [getattr(self, name) for name in self._ordered]
-        orders += [step.order for step in self.epilogue] + [mask.order for mask in self.masks]
-        for first, second in itertools.pairwise(self.y):
-            is_row = QUERY in (first, second)
-            if (is_row and self.causal) or COLUMN in (first, second):
-                continue
-            if all((first + second in a) or not {first, second} & set(a) for a in orders):
-                yield first, second
+        """See :class:`LetteredProblem`; heads that share keys and values become queries."""
+        for pair in super()._pairs():
+            if not (COLUMN in pair or (self.causal and QUERY in pair)):
+                kept, gone = sorted(pair, key=ROLES.find, reverse=True)
+                yield kept, gone
 
-    def _without(self, gone: str, sizes: dict[str, Size]) -> Attention:
-        """Return this problem without some letters, and with other sizes of some."""
-
-        def rest(order: str) -> str:
-            return "".join(a for a in order if a not in gone)
-
-        kept = tuple((a, sizes.get(a, size)) for a, size in self.sizes if a not in gone)
-        masks = tuple(replace(mask, order=rest(mask.order)) for mask in self.masks)
-        orders: dict[str, Any] = {name: rest(getattr(self, name)) for name in self._ordered}
-        steps = without_letters(self.epilogue, gone)
-        return replace(self, sizes=kept, masks=masks, epilogue=steps, **orders)
+    def _without(self, gone: str, sizes: dict[str, Size] | None = None) -> Self:
+        """See :class:`LetteredProblem`."""
+        masks = tuple(
+            replace(mask, order="".join(a for a in mask.order if a not in gone))
+            for mask in self.masks
+        )
+        return replace(super()._without(gone, sizes), masks=masks)
 
     def separate(self) -> tuple[MatMul, RowWise, MatMul]:
         """Return both products and the softmax between them, with scores in memory."""
@@ -210,7 +184,7 @@ class Attention(LetteredProblem):
         dtype_q, dtype_k, dtype_v, dtype_y = self.dtypes
         steps: Epilogue = (PostOp("multiply", value=self.scale),)
         for mask in self.masks:
-            varies = (a for a in mask.order if a in scores and not _is_one(self.size[a]))
+            varies = (a for a in mask.order if a in scores and not is_one(self.size[a]))
             order = "".join(varies)
             op = MULTIPLY if mask.op == MULTIPLY else ADD
             steps = (*steps, PostOp(op, order, order)) if order else steps
@@ -224,7 +198,3 @@ class Attention(LetteredProblem):
         softmax = RowWise(SOFTMAX, sized(scores), KEY, (dtype_q, dtype_q))
         last = MatMul(sized(scores + COLUMN), scores, self.v, self.y, (dtype_q, dtype_v, dtype_y))
         return first.merged(), softmax.merged(), last.merged()
-
-
-def _is_one(size: Size) -> bool:
-    return isinstance(size, int) and size == 1

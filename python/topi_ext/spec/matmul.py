@@ -17,19 +17,18 @@ columns.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import prod
 from string import ascii_letters
+from typing import ClassVar
 
 from .conv import DATA, Convolution
 from .dtypes import accumulator
 from .geometry import Geometry, Size
 from .layout import Layouts
-from .post_ops import NO_ZERO_POINTS, Epilogue, finished, without_letters
-from .problem import Argument, LetteredProblem, by
+from .post_ops import NO_ZERO_POINTS, Epilogue, finished
+from .problem import Argument, LetteredProblem, by, is_one
 
 
 @dataclass(frozen=True)
@@ -59,6 +58,8 @@ class MatMul(LetteredProblem):
     epilogue: Epilogue = ()
     prepacked: bool = False
 
+    _ordered: ClassVar[tuple[str, ...]] = ("x", "w", "y")
+
     @property
     def kind(self) -> str:
         """Kind of operator."""
@@ -68,12 +69,12 @@ class MatMul(LetteredProblem):
     def of(cls, problem: Convolution) -> MatMul | None:
         """Return a convolution that is one: with one tap, one group, no stride and no padding."""
         g = problem.geometry
-        is_one = problem.kind == "conv" and g.taps == 1 and g.groups == 1
+        is_plain = problem.kind == "conv" and g.taps == 1 and g.groups == 1
         steps = any(size != 1 for size in g.stride) or any((*g.pad_before, *g.pad_after))
-        if not is_one or steps or any(problem.zero_points):
+        if not is_plain or steps or any(problem.zero_points):
             return None
         sizes = (*zip(DATA, problem.y_sizes), ("K", g.c), ("F", g.k))
-        of_one = {"C" if a == "F" else a for a, size in sizes if _is_one(size)}
+        of_one = {"C" if a == "F" else a for a, size in sizes if is_one(size)}
         if any(step.order and set(step.varies) <= of_one for step in problem.epilogue):
             return None  # an operand of one element has no letter
         x, y = (
@@ -93,11 +94,6 @@ class MatMul(LetteredProblem):
         """Sizes of the operands and of the result."""
         x, w, y = (by(self.shape(letters)) for letters in (self.x, self.w, self.y))
         return f"{x} @ {w} -> {y} as {self.x},{self.w}->{self.y}"
-
-    @cached_property
-    def size(self) -> dict[str, Size]:
-        """Size by letter."""
-        return dict(self.sizes)
 
     @cached_property
     def acc_dtype(self) -> str:
@@ -155,23 +151,12 @@ class MatMul(LetteredProblem):
         of_x, of_w, of_y = self.dtypes
         yield Argument("x", self.x, self.shape(self.x), of_x)
         yield Argument("w", self.w, self.shape(self.w), of_w)
-        for number, step in enumerate(step for step in self.epilogue if step.order):
-            yield Argument(
-                f"operand{number}", step.order, self.shape(step.order), step.dtype or of_y
-            )
+        yield from self._operands()
         yield Argument("out", self.y, self.shape(self.y), of_y)
 
     def canonical(self) -> Convolution | MatMul:
         """Return the convolution with one tap that it is, which more kernels serve."""
         return self.as_conv() or self
-
-    def extent(self, letters: str) -> Size:
-        """Return how many combinations of these letters there are."""
-        return prod((self.size[a] for a in letters), start=1)
-
-    def shape(self, letters: str) -> tuple[Size, ...]:
-        """Return the shape of a tensor with these letters."""
-        return tuple(self.size[a] for a in letters)
 
     def step(self, role: str, letter: str) -> Size:
         """Return how far neighbours along a letter are apart in ``"x"``, ``"w"`` or ``"y"``; 0
@@ -182,49 +167,14 @@ class MatMul(LetteredProblem):
         return self.extent(behind) if found else 0
 
     def merged(self) -> MatMul:
-        """Return the product with as few letters as possible: none of size 1, and neighbours
-        everywhere merged.
-
-        There is a letter for rows in any case: a single one has size 1.
-        """
-        made = self._without("".join(a for a, size in self.sizes if _is_one(size)))
-        while True:
-            pair = made._pair()
-            if pair is None:
-                return made if made.rows else made._with_row()
-            first, second = pair
-            size = made.size[first] * made.size[second]
-            made = made._without(second, {**made.size, first: size})
-
-    def _pair(self) -> tuple[str, str] | None:
-        """Two letters that lie behind each other in every operand that has one of them."""
-        operands = (self.x, self.w, self.y, *(step.order for step in self.epilogue))
-        for operand in operands[:3]:
-            for first, second in itertools.pairwise(operand):
-                one, other, both = (
-                    [letters in one for one in operands]
-                    for letters in (first, second, first + second)
-                )
-                if one == other == both:
-                    return first, second
-        return None
-
-    def _with_row(self) -> MatMul:
-        """Return the product with a letter for its only row."""
-        letter = next(a for a in ascii_letters if a not in self.size)
-        return replace(self, sizes=((letter, 1), *self.sizes), x=letter + self.x, y=letter + self.y)
-
-    def _without(self, letters: str, sizes: dict[str, Size] | None = None) -> MatMul:
-        """Return the product without some letters."""
-
-        def rest(order: str) -> str:
-            return "".join(a for a in order if a not in letters)
-
-        kept = tuple((a, size) for a, size in (sizes or self.size).items() if a not in letters)
-        steps = without_letters(self.epilogue, letters)
-        return replace(
-            self, sizes=kept, x=rest(self.x), w=rest(self.w), y=rest(self.y), epilogue=steps
-        )
+        """See :meth:`LetteredProblem.merged`; there is a letter for rows in any case: a single one
+        has size 1."""
+        made = super().merged()
+        if made.rows:
+            return made
+        letter = next(a for a in ascii_letters if a not in made.size)
+        sizes = ((letter, 1), *made.sizes)
+        return replace(made, sizes=sizes, x=letter + made.x, y=letter + made.y)
 
     def as_conv(self) -> Convolution | None:
         """Return the convolution with one tap that it is; None of a batch, or of symbolic sizes."""
@@ -258,10 +208,6 @@ class MatMul(LetteredProblem):
         return Convolution(
             "conv", geometry, layouts, n, self.dtypes, steps, self.prepacked, NO_ZERO_POINTS
         )
-
-
-def _is_one(size: Size) -> bool:
-    return isinstance(size, int) and size == 1
 
 
 def _renamed(letters: Sequence[str], names: dict[str, str]) -> str:

@@ -7,14 +7,20 @@ symbolic.  Planners and emitters take a problem; :mod:`topi_ext.backend` builds 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
-from typing import Any, NamedTuple
+from functools import cached_property
+from math import prod
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from .geometry import Size
-from .post_ops import NO_ZERO_POINTS, Epilogue
+from .post_ops import NO_ZERO_POINTS, Epilogue, without_letters
 from .size_hints import Unknown
 from .size_rules import Rule
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 FreshSize = Callable[[str], Size]
 """Make a variable of this name for a size that only run time knows."""
@@ -115,22 +121,90 @@ def text_of(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
+def is_one(size: Size) -> bool:
+    """Return whether a size is the number 1."""
+    return isinstance(size, int) and size == 1
+
+
 class LetteredProblem(Problem):
-    """A problem whose sizes are pairs of a letter and a number, or a symbolic size."""
+    """A problem with a letter for each axis; subclasses are frozen dataclasses.
+
+    Attributes
+    ----------
+    sizes : tuple of (str, int or symbolic)
+        Size of each letter.
+    """
 
     sizes: tuple[tuple[str, Size], ...]
+    _ordered: ClassVar[tuple[str, ...]]
+    """Names of the attributes that are letters in memory order."""
 
     @property
     def is_static(self) -> bool:
         """Return whether all sizes are numbers."""
         return all(isinstance(size, int) for _, size in self.sizes)
 
-    def anonymous(self) -> Problem:
+    @cached_property
+    def size(self) -> dict[str, Size]:
+        """Size by letter."""
+        return dict(self.sizes)
+
+    def extent(self, letters: str) -> Size:
+        """Return how many combinations of these letters there are."""
+        return prod(self.shape(letters), start=1)
+
+    def shape(self, letters: str) -> tuple[Size, ...]:
+        """Return the shape of a tensor with these letters."""
+        return tuple(self.size[a] for a in letters)
+
+    def anonymous(self) -> Self:
         """See :meth:`Problem.anonymous`."""
         sizes = tuple((a, size if isinstance(size, int) else None) for a, size in self.sizes)
         return replace(self, sizes=sizes)  # type: ignore[type-var]
 
-    def with_sizes(self, fresh: FreshSize) -> Problem:
+    def with_sizes(self, fresh: FreshSize) -> Self:
         """See :meth:`Problem.with_sizes`."""
         sizes = tuple((a, fresh(f"size_{a}") if size is None else size) for a, size in self.sizes)
         return replace(self, sizes=sizes)  # type: ignore[type-var]
+
+    def merged(self) -> Self:
+        """Return the problem with as few letters as possible: none of size 1 that it does without,
+        and neighbours everywhere merged."""
+        made = self._without("".join(a for a in self._spared() if is_one(self.size[a])))
+        while (pair := next(made._pairs(), None)) is not None:
+            kept, gone = pair
+            made = made._without(gone, {kept: made.size[kept] * made.size[gone]})
+        return made
+
+    def _operands(self) -> Iterator[Argument]:
+        """Yield the operands of the epilogue."""
+        for number, step in enumerate(step for step in self.epilogue if step.order):
+            dtype = step.dtype or self.dtypes[-1]
+            yield Argument(f"operand{number}", step.order, self.shape(step.order), dtype)
+
+    def _spared(self) -> Iterable[str]:
+        """Return the letters that the problem does without where their size is 1."""
+        return self.size
+
+    def _orders(self) -> list[str]:
+        """Return the letters of every tensor, in memory order."""
+        orders = [getattr(self, name) for name in self._ordered]
+        return orders + [step.order for step in self.epilogue]
+
+    def _pairs(self) -> Iterator[tuple[str, str]]:
+        """Yield letters that are neighbours in every tensor that has one of them: kept and gone."""
+        orders = self._orders()
+        for order in orders:
+            for one, other in itertools.pairwise(order):
+                if all((one + other in a) or not {one, other} & set(a) for a in orders):
+                    yield one, other
+
+    def _without(self, gone: str, sizes: dict[str, Size] | None = None) -> Self:
+        """Return the problem without some letters, and with other sizes of some."""
+        sized = {**self.size, **(sizes or {})}
+        orders: dict[str, Any] = {
+            name: "".join(a for a in getattr(self, name) if a not in gone) for name in self._ordered
+        }
+        kept = tuple((a, size) for a, size in sized.items() if a not in gone)
+        steps = without_letters(self.epilogue, gone)
+        return replace(self, sizes=kept, epilogue=steps, **orders)  # type: ignore[type-var]

@@ -20,12 +20,12 @@ Scale and shift are steps of the epilogue, as what follows them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from math import prod
+from dataclasses import dataclass
+from typing import ClassVar
 
 from .dtypes import accumulator
 from .geometry import Size
-from .post_ops import Epilogue, without_letters
+from .post_ops import Epilogue
 from .problem import Argument, LetteredProblem, by
 
 STRIDED_NORMALIZE = "strided_normalize"
@@ -62,6 +62,8 @@ class RowWise(LetteredProblem):
     epsilon: float = 0.0
     epilogue: Epilogue = ()
 
+    _ordered: ClassVar[tuple[str, ...]] = ("columns",)
+
     @property
     def kind(self) -> str:
         """Kind of operator, as :mod:`topi_ext.kernel.info` names it."""
@@ -96,41 +98,13 @@ class RowWise(LetteredProblem):
         """Yield the tensor, operands of the epilogue, and the result."""
         of_x, of_y = self.dtypes
         yield Argument("x", self.letters, self.shape(self.letters), of_x)
-        for number, step in enumerate(step for step in self.epilogue if step.order):
-            yield Argument(f"operand{number}", step.order, self.shape(step.order), of_y)
+        yield from self._operands()
         yield Argument("out", self.letters, self.shape(self.letters), of_y)
 
-    def extent(self, letters: str) -> Size:
-        """Return how many combinations of these letters there are."""
-        return prod(self.shape(letters), start=1)
+    def _spared(self) -> str:
+        """See :class:`LetteredProblem`: a row has a letter, and so have rows."""
+        return ""
 
-    def shape(self, letters: str) -> tuple[Size, ...]:
-        """Return the shape of a tensor with these letters."""
-        size = dict(self.sizes)
-        return tuple(size[a] for a in letters)
-
-    def merged(self) -> RowWise:
-        """Return the operator with as few letters as possible, but one for a row and one for
-        rows.
-        """
-        made = self
-        while True:
-            pair = next(made._pairs(), None)
-            if pair is None:
-                return made
-            made = made._as_one(*pair)
-
-    def _pairs(self) -> Iterator[tuple[str, str]]:
-        """Neighbouring letters that are neighbours in every operand that has one of them."""
-        orders = [step.order for step in self.epilogue if step.order]
-        for one, other in zip(self.letters, self.letters[1:]):
-            same = (one in self.columns) == (other in self.columns)
-            if same and all((one + other in a) or not {one, other} & set(a) for a in orders):
-                yield one, other
-
-    def _as_one(self, kept: str, gone: str) -> RowWise:
-        size = dict(self.sizes)
-        size[kept] = size[kept] * size.pop(gone)
-        steps = without_letters(self.epilogue, gone)
-        sizes, columns = tuple(size.items()), self.columns.replace(gone, "")
-        return replace(self, sizes=sizes, columns=columns, epilogue=steps)
+    def _orders(self) -> list[str]:
+        """See :class:`LetteredProblem`."""
+        return [self.letters, *super()._orders()]

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from math import prod
+from dataclasses import dataclass
+from typing import ClassVar
 
 from .geometry import Size
-from .post_ops import Epilogue, without_letters
+from .post_ops import Epilogue
 from .problem import Argument, LetteredProblem, by
 
 
@@ -34,6 +34,8 @@ class Transpose(LetteredProblem):
     dtype: str
     epilogue: Epilogue = ()
 
+    _ordered: ClassVar[tuple[str, ...]] = ("x", "y")
+
     @property
     def kind(self) -> str:
         """Kind of operator, as :mod:`topi_ext.kernel.info` names it."""
@@ -51,15 +53,9 @@ class Transpose(LetteredProblem):
 
     def arguments(self) -> Iterator[Argument]:
         """Yield the tensor, operands of the epilogue, and the result."""
-        orders = [step.order for step in self.epilogue if step.order]
-        names = ["x", *(f"operand{number}" for number in range(len(orders))), "out"]
-        for name, order in zip(names, (self.x, *orders, self.y)):
-            yield Argument(name, order, self.shape(order), self.dtype)
-
-    def shape(self, letters: str) -> tuple[Size, ...]:
-        """Return the shape of a tensor with these letters."""
-        size = dict(self.sizes)
-        return tuple(size[a] for a in letters)
+        yield Argument("x", self.x, self.shape(self.x), self.dtype)
+        yield from self._operands()
+        yield Argument("out", self.y, self.shape(self.y), self.dtype)
 
     @property
     def outer(self) -> str:
@@ -69,35 +65,4 @@ class Transpose(LetteredProblem):
     @property
     def elements(self) -> Size:
         """Return how many there are."""
-        return prod((size for _, size in self.sizes), start=1)
-
-    def merged(self) -> Transpose:
-        """Return the transpose with as few letters as possible."""
-        made = self._without("".join(a for a, size in self.sizes if _is_one(size)))
-        while True:
-            pair = next(made._pairs(), None)
-            if pair is None:
-                return made
-            kept, gone = pair
-            size = dict(made.sizes)
-            size[kept] = size[kept] * size[gone]
-            made = replace(made, sizes=tuple(size.items()))._without(gone)
-
-    def _pairs(self) -> Iterator[tuple[str, str]]:
-        """Yield letters that are neighbours in every tensor that has one of them."""
-        orders = [self.y, *(step.order for step in self.epilogue if step.order)]
-        for one, other in zip(self.x, self.x[1:]):
-            if all((one + other in a) or not {one, other} & set(a) for a in orders):
-                yield one, other
-
-    def _without(self, gone: str) -> Transpose:
-        def rest(letters: str) -> str:
-            return "".join(a for a in letters if a not in gone)
-
-        steps = without_letters(self.epilogue, gone)
-        sizes = tuple((a, size) for a, size in self.sizes if a not in gone)
-        return replace(self, sizes=sizes, x=rest(self.x), y=rest(self.y), epilogue=steps)
-
-
-def _is_one(size: Size) -> bool:
-    return isinstance(size, int) and size == 1
+        return self.extent(self.x)
