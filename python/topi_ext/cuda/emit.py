@@ -8,8 +8,9 @@ A value that a kernel computes once and uses often goes through :func:`opaque_va
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 from .. import compat, emit
 from ..compat import script, statements, tir
@@ -67,8 +68,10 @@ def flat(value: Expr) -> Expr:
     return value if dtype_of(value) == "int64" else value.astype("int64")
 
 
-def _index(value: Expr) -> Expr:
-    return tir.IntImm("int32", value) if isinstance(value, int) else value
+typed = partial(emit.wide, index="int32")
+loop = partial(emit.loop, index="int32")
+least = partial(emit.least, index="int32")
+most = partial(emit.most, index="int32")
 
 
 @contextmanager
@@ -88,10 +91,10 @@ def launch(
         Blocks that a multiprocessor is to hold at once, which bounds the registers of a thread.
     """
     # CUDA rejects an empty grid, which an empty batch of symbolic size would give.
-    blocks = _index(blocks) if isinstance(blocks, int) else most(1, narrow(blocks))
+    blocks = typed(blocks) if isinstance(blocks, int) else most(1, narrow(blocks))
     with ExitStack() as open_frames:
         block = open_frames.enter_context(compat.launch_thread("blockIdx.x", blocks))
-        thread = open_frames.enter_context(compat.launch_thread("threadIdx.x", _index(threads)))
+        thread = open_frames.enter_context(compat.launch_thread("threadIdx.x", typed(threads)))
         if least_blocks > 1:
             open_frames.enter_context(compat.least_blocks(least_blocks))
         if functions:
@@ -109,19 +112,19 @@ def workspace_of(elements: Expr, dtype: str) -> Array:
 
 def shared(elements: int, dtype: str, scope: str = "shared") -> Array:
     """Allocate memory that the threads of a block share."""
-    return Array(compat.scoped(_index(elements), dtype, scope), dtype)
+    return Array(compat.scoped(typed(elements), dtype, scope), dtype)
 
 
 def local(elements: int, dtype: str) -> Array:
     """Allocate registers of a thread; all indices into them must be known at compile time."""
-    return Array(compat.scoped(_index(elements), dtype, "local"), dtype)
+    return Array(compat.scoped(typed(elements), dtype, "local"), dtype)
 
 
 def via_register(value: Expr, dtype: str) -> Expr:
     """Return `value` with this dtype, read from a register that TVM does not simplify."""
     held = local(1, dtype)
-    store(held, _index(0), value)
-    return held[_index(0)]
+    store(held, typed(0), value)
+    return held[typed(0)]
 
 
 def opaque_value(value: Expr) -> Expr:
@@ -141,17 +144,7 @@ def barrier(scope: str = "shared") -> None:
 
 def call(name: str, *arguments: Expr) -> None:
     """Emit a call of a device function that returns nothing."""
-    compat.extern_call(name, *map(_index, arguments))
-
-
-def loop(extent: Expr) -> Iterator[Expr]:
-    """Emit a serial loop of 32 bits: ``for i in loop(extent)``, as :func:`topi_ext.emit.loop`."""
-    if isinstance(extent, int) and extent <= 1:
-        if extent == 1:
-            yield 0
-        return
-    with statements(script.serial(_index(0), _index(extent))) as i:
-        yield i
+    compat.extern_call(name, *map(typed, arguments))
 
 
 def unrolled(extent: int) -> Iterator[Expr]:
@@ -160,7 +153,7 @@ def unrolled(extent: int) -> Iterator[Expr]:
     if extent == 1:
         yield 0
         return
-    with statements(script.unroll(_index(0), _index(extent))) as i:
+    with statements(script.unroll(typed(0), typed(extent))) as i:
         yield i
 
 
@@ -185,14 +178,14 @@ def quotient(a: Expr, b: Expr) -> Expr:
     """Return ``a // b`` with 32 bits, for a >= 0 and b > 0."""
     if isinstance(a, int) and isinstance(b, int):
         return a // b
-    return a if isinstance(b, int) and b == 1 else tir.truncdiv(_index(a), _index(b))
+    return a if isinstance(b, int) and b == 1 else tir.truncdiv(typed(a), typed(b))
 
 
 def remainder(a: Expr, b: Expr) -> Expr:
     """Return ``a % b`` with 32 bits, for a >= 0 and b > 0."""
     if isinstance(a, int) and isinstance(b, int):
         return a % b
-    return 0 if isinstance(b, int) and b == 1 else tir.truncmod(_index(a), _index(b))
+    return 0 if isinstance(b, int) and b == 1 else tir.truncmod(typed(a), typed(b))
 
 
 def ceil_div(a: Expr, b: int) -> Expr:
@@ -200,41 +193,18 @@ def ceil_div(a: Expr, b: int) -> Expr:
     return quotient(a + (b - 1), b)
 
 
-def unravel(index: Expr, extents: Sequence[Expr]) -> tuple[Expr, ...]:
-    """Return the digits of `index` in the mixed radix `extents`, most significant first."""
-    digits: list[Expr] = []
-    for extent in reversed(extents[1:]):
-        digits.append(remainder(index, extent))
-        index = quotient(index, extent)
-    return (index, *reversed(digits))
-
-
-def least(a: Expr, b: Expr) -> Expr:
-    """Return the smaller of two numbers of 32 bits."""
-    known = isinstance(a, int) and isinstance(b, int)
-    return min(a, b) if known else tir.min(_index(a), _index(b))
-
-
-def most(a: Expr, b: Expr) -> Expr:
-    """Return the larger of two numbers of 32 bits."""
-    known = isinstance(a, int) and isinstance(b, int)
-    return max(a, b) if known else tir.max(_index(a), _index(b))
-
-
-def typed(value: Expr) -> Expr:
-    """Return `value` as an expression of 32 bits."""
-    return _index(value)
+unravel = partial(emit.unravel, quotient=quotient, remainder=remainder)
 
 
 def xor(a: Expr, b: Expr) -> Expr:
     """Return the bits in which two numbers differ."""
     if isinstance(a, int) and isinstance(b, int):
         return a ^ b
-    return tir.bitwise_xor(_index(a), _index(b))
+    return tir.bitwise_xor(typed(a), typed(b))
 
 
 def _lanes(start: Expr, count: int) -> Expr:
-    start = _index(start)
+    start = typed(start)
     return tir.Ramp(start, tir.IntImm(dtype_of(start), 1), count)
 
 
@@ -242,12 +212,12 @@ def get_vector(array: Array, start: Expr, count: int) -> Expr:
     """Return `count` neighbouring elements, loaded by one instruction: they begin at a multiple of
     their size.
     """
-    return array.buffer[_lanes(start, count) if count > 1 else _index(start)]
+    return array.buffer[_lanes(start, count) if count > 1 else typed(start)]
 
 
 def set_vector(array: Array, start: Expr, count: int, value: Expr) -> None:
     """Store `count` neighbouring elements by one instruction."""
-    script.buffer_store(array.buffer, value, [_lanes(start, count) if count > 1 else _index(start)])
+    script.buffer_store(array.buffer, value, [_lanes(start, count) if count > 1 else typed(start)])
 
 
 def along(operand: Operand, letter: str) -> Expr:

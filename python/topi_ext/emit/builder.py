@@ -159,8 +159,8 @@ def fill(array: Array, start: Expr, count: Expr, value: Expr) -> None:
         store(array, start + i, value)
 
 
-def loop(extent: Expr) -> Iterator[Expr]:
-    """Emit a serial loop: ``for i in loop(extent)`` yields its variable once.
+def loop(extent: Expr, index: str = "int64") -> Iterator[Expr]:
+    """Emit a serial loop: ``for i in loop(extent)`` yields its variable, an `index`, once.
 
     Nothing is emitted for extent 0, and no loop for extent 1.  Do not ``break``, ``continue`` or
     ``return`` inside: what follows in the Python body is the body of the loop.
@@ -169,7 +169,7 @@ def loop(extent: Expr) -> Iterator[Expr]:
         if extent == 1:
             yield 0
         return
-    with statements(script.serial(wide(0), wide(extent))) as i:
+    with statements(script.serial(wide(0, index), wide(extent, index))) as i:
         yield i
 
 

@@ -13,9 +13,10 @@ Expr = Any
 """A Python integer or boolean, or an expression of the IR."""
 
 
-def wide(value: Expr) -> Expr:
-    """`value` as an index: 64 bits throughout, since Relax sizes are 64 bits wide."""
-    return tir.IntImm("int64", value) if isinstance(value, int) else value
+def wide(value: Expr, index: str = "int64") -> Expr:
+    """`value` as an index: of 64 bits unless a target states another dtype, since Relax sizes are
+    64 bits wide."""
+    return tir.IntImm(index, value) if isinstance(value, int) else value
 
 
 def constant(value: float, dtype: str) -> Expr:
@@ -99,14 +100,16 @@ def choose(condition: Expr, value: Callable[[], Expr], other: Expr) -> Expr:
     return tir.if_then_else(condition, wide(value()), wide(other))
 
 
-def least(a: Expr, b: Expr) -> Expr:
+def least(a: Expr, b: Expr, index: str = "int64") -> Expr:
     """Return the smaller of two."""
-    return min(a, b) if isinstance(a, int) and isinstance(b, int) else tir.min(wide(a), wide(b))
+    known = isinstance(a, int) and isinstance(b, int)
+    return min(a, b) if known else tir.min(wide(a, index), wide(b, index))
 
 
-def most(a: Expr, b: Expr) -> Expr:
+def most(a: Expr, b: Expr, index: str = "int64") -> Expr:
     """Return the larger of two."""
-    return max(a, b) if isinstance(a, int) and isinstance(b, int) else tir.max(wide(a), wide(b))
+    known = isinstance(a, int) and isinstance(b, int)
+    return max(a, b) if known else tir.max(wide(a, index), wide(b, index))
 
 
 def quotient(a: Expr, b: Expr) -> Expr:
@@ -128,7 +131,12 @@ def ceil_div(a: Expr, b: Expr) -> Expr:
     return quotient(a + (b - 1), b)
 
 
-def unravel(index: Expr, extents: Sequence[Expr]) -> tuple[Expr, ...]:
+def unravel(
+    index: Expr,
+    extents: Sequence[Expr],
+    quotient: Callable[[Expr, Expr], Expr] = quotient,
+    remainder: Callable[[Expr, Expr], Expr] = remainder,
+) -> tuple[Expr, ...]:
     """Return the digits of `index` in the mixed radix `extents`, most significant first."""
     digits: list[Expr] = []
     for extent in reversed(extents[1:]):
