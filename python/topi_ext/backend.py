@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import lru_cache, wraps
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from . import compat
 from .cpu import registry as cpu_registry
@@ -19,10 +19,9 @@ from .cpu.backend import CpuBackend
 from .cuda import registry as cuda_registry
 from .cuda.backend import CudaBackend
 from .emit import SCRATCH_BYTES
-from .emit.arguments import Packed
-from .kernel.choice import Choice
+from .kernel.backend import Backend
 from .kernel.info import announce
-from .kernel.selection import Selection, selected
+from .kernel.selection import selected
 from .spec.conv import Convolution
 from .spec.post_ops import NO_ZERO_POINTS, ZeroPoints
 from .spec.problem import Problem
@@ -34,32 +33,7 @@ KERNELS = frozenset(
 """Names of the kernels that are chosen from."""
 
 
-class Backend(Protocol):
-    """Builds kernels for one kind of target; hashable, so that equal requests share a kernel.
-
-    :class:`~topi_ext.cpu.backend.CpuBackend` documents the methods.  A backend gets only problems
-    of kinds that it supports, and only plans of its own.
-    """
-
-    @classmethod
-    def of(cls, target: Any, selection: Selection) -> Backend | None: ...
-
-    def choice(self, problem: Any) -> Choice: ...
-
-    def build(self, problem: Any, plan: Any = None) -> Any: ...
-
-    def build_packing(self, problem: Any, plan: Any = None) -> tuple[Any, Packed] | None: ...
-
-    def candidates(self, problem: Any) -> Iterator[tuple[float, Any]]: ...
-
-    def supports(self, kind: str) -> bool: ...
-
-    def fuses(self, zero_points: ZeroPoints, /) -> bool: ...
-
-    def rules(self, problem: Any, /) -> list[Rule]: ...
-
-
-BACKENDS: dict[str, tuple[type[Backend], str]] = {
+BACKENDS: dict[str, tuple[type[Backend[Any]], str]] = {
     "llvm": (CpuBackend, "LLVM does not know the target's triple"),
     "cuda": (CudaBackend, "the target's arch must be one such as sm_80"),
 }
@@ -77,7 +51,7 @@ class Unsupported:
     reason: str
 
 
-def of_target(target: Any) -> Backend | Unsupported:
+def of_target(target: Any) -> Backend[Any] | Unsupported:
     """Return the backend that builds kernels for `target`, or the reason why there is none."""
     if target is None:
         return Unsupported("no target is known")
@@ -306,7 +280,7 @@ class Work(NamedTuple):
     """A requested kernel: its problem, and the function that builds it."""
 
     problem: Any
-    backend: Backend
+    backend: Backend[Any]
 
 
 class _Request(NamedTuple):
@@ -321,7 +295,7 @@ class _Request(NamedTuple):
     """
 
     problem: Problem
-    backend: Backend
+    backend: Backend[Any]
     base: Problem | None = None
 
     @classmethod

@@ -29,7 +29,7 @@ from topi_ext.cuda.plan.wgrad_direct import WgradDirectPlan
 from topi_ext.cuda.plan.wgrad_gemm import WgradGemmPlan
 from topi_ext.cuda.plan.wgrad_mma import WgradMmaPlan
 from topi_ext.cuda.registry import KERNELS
-from topi_ext.cuda.select.choose import candidates, choose
+from topi_ext.cuda.select.choose import choose
 from topi_ext.spec.geometry import Geometry
 from topi_ext.spec.layout import SPATIAL, Layouts
 from topi_ext.spec.post_ops import PostOp
@@ -137,7 +137,7 @@ def test_plans_fit_the_device() -> None:
     for name in CASES:
         for dtype in ("float32", "float16", "float64"):
             for case in faces_of(name, dtypes=(dtype,) * 3):
-                for _, plan in candidates(problem_of(case), BACKEND.machine):
+                for _, plan in KERNELS.candidates(problem_of(case), BACKEND.machine):
                     threads = getattr(plan, "threads", 128)
                     assert threads % 32 == 0 and threads <= 1024, plan
                     if isinstance(plan, ImplicitGemmPlan):
@@ -152,7 +152,7 @@ def test_any_plan_of_any_geometry(some: list[Case], seed: int) -> None:
     for case in some:
         for face in PLANS:
             one = FaceCase(face, geometry_of(case), case.n)
-            plans = [plan for _, plan in candidates(problem_of(one), BACKEND.machine)]
+            plans = [plan for _, plan in KERNELS.candidates(problem_of(one), BACKEND.machine)]
             check(one, plans[rng.integers(len(plans))], seed=seed, orders=(int(rng.integers(9)),))
 
 

@@ -21,7 +21,7 @@ from topi_ext.cuda.machine import STATIC_SHARED, GpuMachine
 from topi_ext.cuda.plan.implicit_gemm import ImplicitGemmPlan
 from topi_ext.cuda.plan.tiles import Plan, WarpTiles
 from topi_ext.cuda.registry import KERNELS, ROWWISE
-from topi_ext.cuda.select.choose import candidates, choose
+from topi_ext.cuda.select.choose import choose
 from topi_ext.kernel.registry import Kernel
 from topi_ext.spec.conv import OPERANDS
 
@@ -69,7 +69,7 @@ def test_plans_fit_a_block(face: str, arch: str) -> None:
     machine = GpuMachine.of_arch(arch)
     for dtype in ("float32", "float16", "float64"):
         problem = problem_of(decoder(face, dtype))
-        for _, plan in candidates(problem, machine):
+        for _, plan in KERNELS.candidates(problem, machine):
             assert getattr(plan, "threads", 128) <= 1024
             if isinstance(plan, ImplicitGemmPlan):
                 assert plan.footprint(problem).shared <= STATIC_SHARED, plan
@@ -82,9 +82,11 @@ def test_a_choice_is_the_least_estimate() -> None:
     machine = GpuMachine.of_arch("sm_90")
     for face in OPERANDS:
         problem = problem_of(decoder(face))
-        least = min(time for time, _ in candidates(problem, machine))
+        least = min(time for time, _ in KERNELS.candidates(problem, machine))
         chosen = choose(problem, machine)
-        assert least in [time for time, plan in candidates(problem, machine) if plan == chosen]
+        assert least in [
+            time for time, plan in KERNELS.candidates(problem, machine) if plan == chosen
+        ]
 
 
 def test_more_multiprocessors_split_small_layers() -> None:

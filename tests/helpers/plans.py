@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from topi_ext.cpu import kernels
 from topi_ext.cpu.backend import CpuBackend
 from topi_ext.cpu.plan.direct import DirectPlan
 from topi_ext.cpu.plan.window import Plan
 from topi_ext.cpu.select.choose import candidates, choose
+from topi_ext.emit.functions import Functions
 from topi_ext.spec.conv import Convolution
 from topi_ext.spec.geometry import Geometry
 from topi_ext.spec.layout import Layouts
@@ -47,12 +47,12 @@ def plant(path: Path, target: Any, one: Convolution) -> Plan:
 def built() -> Iterator[list[Plan]]:
     """The plans of kernels that are built inside the block."""
     plans: list[Plan] = []
-    build = kernels.build
+    build = Functions.build
 
-    def spy(problem: Convolution, plan: Plan) -> Any:
+    def spy(functions: Functions, problem: Convolution, plan: Plan) -> Any:
         plans.append(plan)
-        return build(problem, plan)
+        return build(functions, problem, plan)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "build", spy)
+        patch.setattr(Functions, "build", spy)
         yield plans

@@ -97,7 +97,7 @@ def test_threads_do_not_share_databases(tmp_path: Path) -> None:
 
     def plan(number: int) -> object:
         with using(path if number % 2 else None):
-            return backend.of_target(TARGET).plan(plans.problem())
+            return backend.of_target(TARGET).choice(plans.problem()).plan
 
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(plan, range(64)))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from ..kernel.registry import Registry
 from ..spec.problem import Problem
 from .arguments import Packed, arguments, packing_arguments
 from .builder import ATTRIBUTES, kernel
@@ -28,8 +29,8 @@ class Functions:
     ----------
     package : str
         The package of the kernels' modules.
-    kernel_of : callable
-        Returns the row of the registry that a plan belongs to.
+    registry : Registry
+        The rows of these kernels.
     body : callable
         Opens the body of a function with these declared arguments.
     emit_body : callable
@@ -37,13 +38,13 @@ class Functions:
     """
 
     package: str
-    kernel_of: Callable[[Any], Any]
+    registry: Registry[Any]
     body: Callable[..., AbstractContextManager[list[Operand]]]
     emit_body: Callable[[Any, Any, Sequence[Operand]], None]
 
     def module_of(self, plan: Any) -> Any:
         """Return the module of the kernel of `plan`."""
-        return import_module(f"{self.package}.{self.kernel_of(plan).name}")
+        return import_module(f"{self.package}.{self.registry.of_plan(plan).name}")
 
     def build(self, problem: Problem, plan: Any) -> Any:
         """Build the PrimFunc ``(data, weight, *operands of the epilogue, out)``, scheduled by
@@ -78,6 +79,6 @@ class Functions:
 
     def packed_weights(self, problem: Problem, plan: Any) -> Packed | None:
         """Return size and dtype of the packed weights; None where the kernel reads stored ones."""
-        if not (problem.prepacked and self.kernel_of(plan).prepacks):
+        if not (problem.prepacked and self.registry.of_plan(plan).prepacks):
             return None
         return self.module_of(plan).packed_weights(problem, plan)

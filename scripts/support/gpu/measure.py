@@ -14,7 +14,7 @@ from torch import Tensor
 from support.errors import allowed, finite, one_line, relative_error
 from topi_ext.cuda.machine import GpuMachine
 from topi_ext.cuda.plan.cost import CLOCK, DOUBLE_RATE
-from topi_ext.cuda.select.choose import candidates
+from topi_ext.cuda.registry import KERNELS
 from topi_ext.spec.dtypes import byte_width
 
 from . import tensors
@@ -258,7 +258,7 @@ def _shares(request: Request, row: Row, machine: GpuMachine) -> Row:
     if not ours:
         return {**ratios, "share": None, "bound_by": None, "estimate_ms": None}
     flops, bytes_ = limits(request, machine)
-    times = [nanoseconds for nanoseconds, _ in candidates(request.problem, machine)]
+    times = [nanoseconds for nanoseconds, _ in KERNELS.candidates(request.problem, machine)]
     return {
         **ratios,
         "share": max(flops, bytes_) / ours,

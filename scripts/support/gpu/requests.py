@@ -11,7 +11,7 @@ from support.cases import KINDS, Case
 from topi_ext.cuda.machine import GpuMachine
 from topi_ext.cuda.plan.tiles import Plan
 from topi_ext.cuda.registry import KERNELS
-from topi_ext.cuda.select.choose import candidates, choose
+from topi_ext.cuda.select.choose import choose
 from topi_ext.spec.conv import OPERANDS, RESULT, Convolution
 from topi_ext.spec.dtypes import byte_width
 from topi_ext.spec.geometry import Geometry
@@ -131,7 +131,7 @@ class Request:
         found = sorted(
             (
                 one
-                for one in candidates(self.problem, machine)
+                for one in KERNELS.candidates(self.problem, machine)
                 if self.kernel in ("", KERNELS.of_plan(one[1]).name)
             ),
             key=lambda one: one[0],
@@ -253,7 +253,7 @@ def _of_all_kernels(request: Request, machine: GpuMachine) -> Iterator[Request]:
 
 def _served(request: Request, machine: GpuMachine) -> list[str]:
     """Return the kernels that support a request."""
-    names = {KERNELS.of_plan(plan).name for _, plan in candidates(request.problem, machine)}
+    names = {KERNELS.of_plan(plan).name for _, plan in KERNELS.candidates(request.problem, machine)}
     return [kernel.name for kernel in KERNELS if kernel.name in names]
 
 

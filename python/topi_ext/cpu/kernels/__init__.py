@@ -28,8 +28,8 @@ def emit_body(problem: Problem, plan: Plan, operands: Sequence[Operand]) -> None
         module.emit_body(problem, plan, operands)
 
 
-_FUNCTIONS = Functions(__name__, KERNELS.of_plan, emit.body, emit_body)
-module_of = _FUNCTIONS.module_of
-build = _FUNCTIONS.build
-build_packing = _FUNCTIONS.build_packing
-packed_weights = _FUNCTIONS.packed_weights
+FUNCTIONS = Functions(__name__, KERNELS, emit.body, emit_body)
+module_of = FUNCTIONS.module_of
+build = FUNCTIONS.build
+build_packing = FUNCTIONS.build_packing
+packed_weights = FUNCTIONS.packed_weights

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
 
 from ...kernel.registry import cost_of
@@ -27,16 +26,3 @@ def rated(problem: Problem, machine: GpuMachine, selection: Selection = ALL) -> 
     """
     proposals = KERNELS.proposals(problem, machine, selection)
     return min(proposals or KERNELS.proposals(problem, machine), key=cost_of)
-
-
-def candidates(problem: Problem, machine: GpuMachine) -> Iterator[tuple[float, Plan]]:
-    """Yield every plan that is compared for `problem`, of every kernel that supports it.
-
-    Yields
-    ------
-    nanoseconds : float
-        Estimated time.
-    plan : Plan
-        Each gives a correct kernel by ``CudaBackend.build(problem, plan)``.
-    """
-    yield from KERNELS.candidates(problem, machine)
