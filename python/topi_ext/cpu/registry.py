@@ -81,7 +81,7 @@ KERNELS: Registry[CpuMachine] = Registry(
         dynamic=DynamicShapes(many=phase_lanes_of_any_size),
     ),
     Kernel(
-        "valid_taps", ValidTapsPlan, CONVS, valid_taps_candidates, prepacks=True, is_bounded=True,
+        "valid_taps", ValidTapsPlan, CONVS, valid_taps_candidates, prepacks=True,
         dynamic=DynamicShapes(unpadded=valid_taps_of_any_size),
     ),
     Kernel(

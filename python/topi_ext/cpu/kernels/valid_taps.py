@@ -49,10 +49,10 @@ from ..plan.valid_taps import ValidTapsPlan
 from ..plan.vectors import square_side
 
 
-def kernel_of(problem: Convolution, plan: ValidTapsPlan, operands: Sequence[Operand]) -> ValidTaps:
-    """Return the emitter of the kernel, with the arguments of the PrimFunc as `operands`."""
+def emit_body(problem: Convolution, plan: ValidTapsPlan, operands: Sequence[Operand]) -> None:
+    """Emit the body of the PrimFunc, whose arguments are `operands`."""
     data, weight, *extra, out = operands
-    return ValidTaps(problem, plan, weight, data, Result(problem, out, extra))
+    ValidTaps(problem, plan, weight, data, Result(problem, out, extra)).emit()
 
 
 def packed_weights(problem: Convolution, plan: ValidTapsPlan) -> Packed:
@@ -173,10 +173,6 @@ class ValidTaps(_Weights):
             packed_weights(problem, plan), prod(problem.positions), plan.m_tile
         )
         self.number_of = emit.let if problem.is_static else emit.opaque_value
-
-    def fits(self) -> Expr:
-        """Return whether there is room: each task allocates what it needs."""
-        return True
 
     def _sizes(self) -> _Sizes:
         plan = self.plan
