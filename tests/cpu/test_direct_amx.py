@@ -60,7 +60,7 @@ def some_plan(problem: Convolution, dice: random.Random) -> DirectAmxPlan:
         unrolled=dice.choice([1, 9]),
     )  # fmt: skip
     refused = DirectPlan(window, 8, 2, 1, 1, problem.in_channels)
-    return DirectAmxPlan(gather, refused, tiles_first=dice.random() < 0.5)
+    return DirectAmxPlan(gather, refused, "tdpbf16ps", tiles_first=dice.random() < 0.5)
 
 
 @pytest.mark.parametrize("weights", ["as stored", "packed"])
@@ -91,7 +91,8 @@ def test_tiles_of_positions_before_blocks_of_channels(
         for splits, depth in thinned(product((1, 2), (1, 2)), 2, len(made) and 1):
             gather = DirectPlan(window, TILE, TILE, 2, splits, depth)
             name = f"{case.op}_{splits}_{depth}"
-            made[name] = kernels.build(problem, DirectAmxPlan(gather, refused, tiles_first=True))
+            plan = DirectAmxPlan(gather, refused, "tdpbf16ps", tiles_first=True)
+            made[name] = kernels.build(problem, plan)
             values, operands[name] = stored(face, rng)
             chosen[name] = face, values
     results = check(libraries, tmp_path, made, operands)

@@ -21,18 +21,13 @@ from helpers.kernels import free, problem_of
 from helpers.profile import FUZZ
 from topi_ext import backend
 from topi_ext.cpu import kernels
-from topi_ext.cpu.kernels import direct, direct_dot_int8
+from topi_ext.cpu.kernels import direct, direct_dot
 from topi_ext.cpu.machine import CpuMachine
 from topi_ext.cpu.plan.cost import cheapest
 from topi_ext.cpu.plan.direct import DirectPlan
-from topi_ext.cpu.plan.direct_amx import TILE
-from topi_ext.cpu.plan.direct_amx_int8 import (
-    TILE_DOTS,
-    DirectAmxInt8Plan,
-    direct_amx_int8_candidates,
-    product_of,
-)
+from topi_ext.cpu.plan.direct_amx import TILE, DirectAmxPlan, direct_amx_candidates
 from topi_ext.cpu.plan.window import Window
+from topi_ext.cpu.products import TILE_DOTS, tile_dot_of
 from topi_ext.cpu.select.choose import choose
 from topi_ext.spec.conv import Convolution
 from topi_ext.spec.layout import Layouts
@@ -71,7 +66,7 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return compiled(tmp_path_factory.mktemp("libraries"))
 
 
-def some_plan(problem: Convolution, dice: random.Random) -> DirectAmxInt8Plan:
+def some_plan(problem: Convolution, dice: random.Random) -> DirectAmxPlan:
     """Blocks, tiles and splits that divide nothing."""
     window = Window.of(some_block(problem, dice), problem.accesses)
     channels, vectors = dice.choice([(TILE, 1), (TILE, 3), (2 * TILE, 1), (2 * TILE, 2)])
@@ -83,9 +78,9 @@ def some_plan(problem: Convolution, dice: random.Random) -> DirectAmxInt8Plan:
     )  # fmt: skip
     with_vectors = replace(MACHINE, vector_bytes=32, registers=16, int_dots=(("pmaddwd", 2.0),))
     other = dice.choice([with_vectors, replace(with_vectors, int_dots=())])
-    refused = cheapest(direct_amx_int8_candidates(problem, other))[1].refused
+    refused = cheapest(direct_amx_candidates(problem, other))[1].refused
     first = dice.random() < 0.5
-    return DirectAmxInt8Plan(gather, refused, product_of(problem).name, tiles_first=first)
+    return DirectAmxPlan(gather, refused, tile_dot_of(problem).name, tiles_first=first)
 
 
 class Chosen:
@@ -127,7 +122,7 @@ def test_any_plan(
     """Whatever the planner would have chosen; every fourth finds its weights packed."""
     some = {"grants": 2, "refuses": 5}[linux] if not FUZZ else 1
     if linux == "grants":  # what is done otherwise takes half of the time to build
-        for kernel in (direct, direct_dot_int8):
+        for kernel in (direct, direct_dot):
             monkeypatch.setattr(kernel, "emit_body", lambda *_: None)
     dice, operands = random.Random(int(rng.integers(1 << 30))), cycle(OPERANDS)
     chosen = Chosen(rng)
@@ -153,7 +148,7 @@ def test_planned(
         problem = problem_of(face) if known == "when compiled" else free(face)
         problem = replace(problem, zero_points=zeros)
         plan = choose(problem, MACHINE)
-        assert isinstance(plan, DirectAmxInt8Plan)
+        assert isinstance(plan, DirectAmxPlan)
         chosen.add(face, problem, kernels.build(problem, plan), plan)
     chosen.check(libraries, tmp_path)
 
@@ -163,21 +158,20 @@ def test_what_it_does_not_serve() -> None:
     case = LARGE["conv"]
     face = FaceCase(case.op, geometry_of(case), case.n, None, ("uint8", "int8", "int32"))
     served = problem_of(face)
-    assert cheapest(direct_amx_int8_candidates(served, MACHINE))
+    assert cheapest(direct_amx_candidates(served, MACHINE))
     for problem in (
         replace(served, zero_points=(0, 3)),
         replace(served, dtypes=("uint8", "int16", "int32")),
         replace(served, dtypes=("uint8", "int8", "int64")),
         replace(served, geometry=replace(served.geometry, k=2)),
     ):
-        assert cheapest(direct_amx_int8_candidates(problem, MACHINE)) is None
+        assert cheapest(direct_amx_candidates(problem, MACHINE)) is None
     assert (
-        cheapest(direct_amx_int8_candidates(served, replace(MACHINE, amx_int8=False, amx=True)))
-        is None
+        cheapest(direct_amx_candidates(served, replace(MACHINE, amx_int8=False, amx=True))) is None
     )
 
 
-@pytest.mark.parametrize("name", [*TILE_DOTS])
+@pytest.mark.parametrize("name", [name for name in TILE_DOTS if not TILE_DOTS[name].is_float])
 def test_innermost_loop(name: str) -> None:
     """The innermost loop has as many products for each load as the four sums allow, on a processor
     with AMX."""

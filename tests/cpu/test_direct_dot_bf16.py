@@ -30,7 +30,7 @@ from topi_ext.cpu.isa.dot_bf16 import LANES
 from topi_ext.cpu.kernels import build
 from topi_ext.cpu.machine import CpuMachine
 from topi_ext.cpu.plan.direct import DirectPlan, read_through
-from topi_ext.cpu.plan.direct_dot_bf16 import DirectDotBf16Plan
+from topi_ext.cpu.plan.direct_dot import DirectDotPlan
 from topi_ext.cpu.plan.window import Window
 from topi_ext.cpu.select.choose import choose
 from topi_ext.spec.conv import Convolution
@@ -72,7 +72,7 @@ def instruction(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(dot_bf16, "INSTRUCTION", IN_FLOAT32)
 
 
-def some_plan(problem: Convolution, dice: random.Random) -> DirectDotBf16Plan:
+def some_plan(problem: Convolution, dice: random.Random) -> DirectDotPlan:
     """Blocks, tiles and splits that divide nothing."""
     block = some_block(problem, dice)
     plane_per_tap = problem.kind == "conv" and dice.random() < 0.5
@@ -86,7 +86,7 @@ def some_plan(problem: Convolution, dice: random.Random) -> DirectDotBf16Plan:
         unrolled=dice.choice([1, 9]),
         streamed=STREAMS and problem.rows_are_runs and dice.random() < 0.3,
     )  # fmt: skip
-    return DirectDotBf16Plan(gather)
+    return DirectDotPlan(gather, "dpbf16ps")
 
 
 def run(
@@ -118,7 +118,7 @@ def test_planned(tmp_path: Path, known: str, rng: np.random.Generator) -> None:
             geometry, n = guarded.symbolic(case)
         problem = Convolution(case.face, geometry.as_rank3(), case.orders, n, case.dtypes)
         plan = choose(problem, MACHINE)
-        assert isinstance(plan, DirectDotBf16Plan)
+        assert isinstance(plan, DirectDotPlan)
         kernels[name] = build(problem, plan)
         values[name], operands[name] = stored(case, rng)
     results = run(tmp_path, kernels, operands)
@@ -129,7 +129,7 @@ def test_planned(tmp_path: Path, known: str, rng: np.random.Generator) -> None:
 def test_an_odd_number_of_channels_has_no_pairs() -> None:
     for case in (Case("conv", (9, 9), (3, 3), ins=63, outs=64), CASES["DCGAN"].with_(ins=63)):
         one = FaceCase(case.op, geometry_of(case), case.n, dtypes=BF16)
-        assert not isinstance(choose(problem_of(one), MACHINE), DirectDotBf16Plan)
+        assert not isinstance(choose(problem_of(one), MACHINE), DirectDotPlan)
 
 
 def test_a_slow_instruction_is_left_alone() -> None:
@@ -138,8 +138,8 @@ def test_a_slow_instruction_is_left_alone() -> None:
     narrow = FaceCase(one.op, geometry_of(one), 1, dtypes=BF16)
     for case in (*LARGE.values(), narrow):
         problem = Convolution(case.face, case.geometry.as_rank3(), case.orders, case.n, case.dtypes)
-        assert isinstance(choose(problem, MACHINE), DirectDotBf16Plan)
-        assert not isinstance(choose(problem, replace(MACHINE, dots=0.5)), DirectDotBf16Plan)
+        assert isinstance(choose(problem, MACHINE), DirectDotPlan)
+        assert not isinstance(choose(problem, replace(MACHINE, dots=0.5)), DirectDotPlan)
 
 
 def test_innermost_loop(monkeypatch: pytest.MonkeyPatch) -> None:

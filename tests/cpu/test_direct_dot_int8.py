@@ -27,14 +27,9 @@ from topi_ext.cpu import kernels
 from topi_ext.cpu.isa import dot_int8
 from topi_ext.cpu.machine import CpuMachine
 from topi_ext.cpu.plan.direct import DirectPlan, read_through
-from topi_ext.cpu.plan.direct_dot_int8 import (
-    DOTS,
-    DirectDotInt8Plan,
-    Dot,
-    plan_direct_dot_int8,
-    weights_fit,
-)
+from topi_ext.cpu.plan.direct_dot import DirectDotPlan, plan_direct_dot
 from topi_ext.cpu.plan.window import Window
+from topi_ext.cpu.products import DOTS, Product
 from topi_ext.cpu.select.choose import choose
 from topi_ext.spec.conv import Convolution
 from topi_ext.spec.layout import Layouts
@@ -54,7 +49,7 @@ WEIGHTS = {"int8": 0, "uint8": 128}
 """Zero points with which weights are numbers of int8."""
 
 
-def emulated(dot: Dot, lanes: int) -> tuple[str, str]:
+def emulated(dot: Product, lanes: int) -> tuple[str, str]:
     """Return the name of an instruction, and IR that emulates it."""
     vector, width = f"<{lanes} x i32>", 32 // dot.size
 
@@ -78,15 +73,15 @@ def emulated(dot: Dot, lanes: int) -> tuple[str, str]:
     return "\n".join(lines), ""
 
 
-@pytest.fixture(params=[*DOTS])
-def dot(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Dot:
+@pytest.fixture(params=[name for name in DOTS if not DOTS[name].is_float])
+def dot(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Product:
     """An instruction: the processor's, or what it is made of."""
     if request.param not in NATIVE:
         monkeypatch.setattr(dot_int8, "definition", emulated)
     return DOTS[request.param]
 
 
-def some_plan(problem: Convolution, dot: Dot, dice: random.Random) -> DirectDotInt8Plan:
+def some_plan(problem: Convolution, dot: Product, dice: random.Random) -> DirectDotPlan:
     """Blocks, tiles and splits that divide nothing."""
     block = some_block(problem, dice)
     plane_per_tap = problem.kind == "conv" and dice.random() < 0.5
@@ -101,10 +96,10 @@ def some_plan(problem: Convolution, dot: Dot, dice: random.Random) -> DirectDotI
         dice.randint(1, -(-problem.in_channels // dot.size)), parallel=dice.random() < 0.5,
         plane_per_tap=plane_per_tap, unrolled=dice.choice([1, 9]), all_phases=all_phases,
     )  # fmt: skip
-    return DirectDotInt8Plan(gather, dot.name)
+    return DirectDotPlan(gather, dot.name)
 
 
-def served(dot: Dot) -> list[tuple[FaceCase, tuple[int, int]]]:
+def served(dot: Product) -> list[tuple[FaceCase, tuple[int, int]]]:
     """Cases in both layouts, with dtypes and zero points in turns."""
     found, operands = [], cycle(OPERANDS)
     some = [*CASES.values(), *MORE]
@@ -121,7 +116,7 @@ def served(dot: Dot) -> list[tuple[FaceCase, tuple[int, int]]]:
     return found
 
 
-def test_any_plan(dot: Dot, rng: np.random.Generator) -> None:
+def test_any_plan(dot: Product, rng: np.random.Generator) -> None:
     """Whatever the planner would have chosen, of weights as they are stored or packed."""
     seed = int(rng.integers(1 << 30))
     dice, made, packers, chosen = random.Random(seed), [], {}, []
@@ -145,12 +140,12 @@ def test_any_plan(dot: Dot, rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("dot", ["pmaddwd", "vpdpbusd"], indirect=True)
-def test_sizes_known_when_run(dot: Dot, rng: np.random.Generator) -> None:
+def test_sizes_known_when_run(dot: Product, rng: np.random.Generator) -> None:
     machine = replace(MACHINE, int_dots=((dot.name, 2.0),))
     made, chosen = [], []
     for face, zeros in served(dot)[:: 5 if FUZZ else 3]:
         problem = replace(free(face), zero_points=zeros)
-        made.append(kernels.build(problem, plan_direct_dot_int8(problem, machine)[1]))
+        made.append(kernels.build(problem, plan_direct_dot(problem, machine)[1]))
         chosen.append((face, zeros))
     functions = built(made)
     for number, one in enumerate(chosen):
@@ -223,6 +218,6 @@ def test_what_leaves_int8_goes_in_pairs(dtypes: tuple, zeros: tuple, name: str) 
     face = FaceCase("conv", geometry_of(case), 1, None, dtypes)
     problem = replace(problem_of(face), zero_points=zeros)
     assert choose(problem, machine).dot == name
-    assert weights_fit(problem, DOTS[name])
+    assert DOTS[name].fits(problem)
     wide = replace(problem, dtypes=("int16", "int8", "int32"), zero_points=(0, 0))
-    assert plan_direct_dot_int8(wide, machine) is None
+    assert plan_direct_dot(wide, machine) is None

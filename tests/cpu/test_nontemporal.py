@@ -20,7 +20,7 @@ from helpers.profile import thinned
 from topi_ext import backend, compat
 from topi_ext.cpu.machine import CpuMachine
 from topi_ext.cpu.plan.direct import DirectPlan
-from topi_ext.cpu.plan.direct_dot_bf16 import DirectDotBf16Plan
+from topi_ext.cpu.plan.direct_dot import DirectDotPlan
 from topi_ext.cpu.plan.phase_lanes import PhaseLanesPlan
 from topi_ext.cpu.plan.window import Plan, Window
 from topi_ext.cpu.plan.winograd import WinogradPlan
@@ -186,7 +186,7 @@ def test_what_is_streamed() -> None:
     channels_last = Layouts("NHWC", "OIHW", "NHWC")
     pairs = CpuMachine(64, 32, fmas=1, threads=2, l2=MACHINE.l2, dots=1.0, streams=True)
     plan = choose(halves[1], pairs)
-    assert isinstance(plan, DirectDotBf16Plan)
+    assert isinstance(plan, DirectDotPlan)
     assert plan.gather.streamed
     for problem in (
         large(layouts=channels_last),

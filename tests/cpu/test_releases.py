@@ -17,9 +17,7 @@ from helpers.kernels import HOST, built, free, kernel_of, problem_of, run
 from topi_ext import compat
 from topi_ext.cpu.machine import CpuMachine
 from topi_ext.cpu.plan.direct_amx import DirectAmxPlan
-from topi_ext.cpu.plan.direct_amx_int8 import DirectAmxInt8Plan
-from topi_ext.cpu.plan.direct_dot_bf16 import DirectDotBf16Plan
-from topi_ext.cpu.plan.direct_dot_int8 import DirectDotInt8Plan, plan_direct_dot_int8
+from topi_ext.cpu.plan.direct_dot import DirectDotPlan, plan_direct_dot
 from topi_ext.cpu.plan.gemm_col2im import GemmCol2imPlan
 from topi_ext.cpu.plan.runtime_dispatch import RuntimeDispatchPlan
 from topi_ext.cpu.plan.valid_taps import ValidTapsPlan
@@ -29,7 +27,7 @@ from topi_ext.spec.layout import Layouts
 
 MACHINE = CpuMachine(vector_bytes=32, registers=16)
 
-OF_SOME = {DirectAmxPlan, DirectAmxInt8Plan, DirectDotBf16Plan, DirectDotInt8Plan}
+OF_SOME = {DirectAmxPlan, DirectDotPlan}
 """Plans with instructions that only some processors have."""
 
 CASES = [
@@ -109,7 +107,7 @@ def test_dot_products() -> None:
     machine = replace(MACHINE, int_dots=has)
     dtypes = ("uint8", "int8", "int32")
     cases = [FaceCase(c.op, geometry_of(c), c.n, None, dtypes) for c in (CASES[0], CASES[5])]
-    plans = [plan_direct_dot_int8(problem_of(case), machine)[1] for case in cases]
+    plans = [plan_direct_dot(problem_of(case), machine)[1] for case in cases]
     kernels = built([kernel_of(problem_of(case), plan) for case, plan in zip(cases, plans)])
     for number, case in enumerate(cases):
         run(kernels[f"f{number}"], case, np.random.default_rng(0), tiled=True)

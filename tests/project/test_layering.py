@@ -75,6 +75,7 @@ WITHOUT_TVM = {
         for target in ("cpu", "cuda")
         for part in ("machine", "plan", "registry", "select")
     ),
+    "topi_ext.cpu.products",
     "topi_ext.cpu.winograd.rows",
     "topi_ext.cpu.winograd.tiles",
 }

@@ -37,7 +37,7 @@ class CpuMachine:
         multiplies twice as many numbers of float32; taken for the same on all of AMD and of Intel.
     int_dots : tuple
         Instructions that multiply integers and add products within lanes of 32 bits, by the names
-        of :mod:`topi_ext.cpu.plan.direct_dot_int8`, and how many vectors of them, added to sums, in
+        of :mod:`topi_ext.cpu.products`, and how many vectors of them, added to sums, in
         a cycle.  Measured on Zen 3; elsewhere by data sheets.
     streams : bool
         Whether vectors can be written by non-temporal stores.

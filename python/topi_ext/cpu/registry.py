@@ -15,17 +15,7 @@ from .plan.attention_few import AttentionFewPlan, attention_few_candidates
 from .plan.attention_grad import AttentionGradPlan, attention_grad_candidates
 from .plan.direct import DirectPlan, direct_candidates, direct_of_any_size, plan_direct
 from .plan.direct_amx import DirectAmxPlan, direct_amx_candidates
-from .plan.direct_amx_int8 import DirectAmxInt8Plan, direct_amx_int8_candidates
-from .plan.direct_dot_bf16 import (
-    DirectDotBf16Plan,
-    direct_dot_bf16_candidates,
-    plan_direct_dot_bf16,
-)
-from .plan.direct_dot_int8 import (
-    DirectDotInt8Plan,
-    direct_dot_int8_candidates,
-    plan_direct_dot_int8,
-)
+from .plan.direct_dot import DirectDotPlan, direct_dot_candidates, plan_direct_dot
 from .plan.dot_product import DotProductPlan, dot_product_candidates, dot_product_of_any_size
 from .plan.gemm import GemmPlan, gemm_candidates, gemm_of_any_size
 from .plan.gemm_col2im import GemmCol2imPlan, gemm_col2im_candidates, gemm_col2im_of_any_size
@@ -92,15 +82,7 @@ KERNELS: Registry[CpuMachine] = Registry(
         "direct_amx", DirectAmxPlan, CONVS, direct_amx_candidates, prepacks=True, dynamic=ALONE,
     ),
     Kernel(
-        "direct_dot_bf16", DirectDotBf16Plan, CONVS, direct_dot_bf16_candidates,
-        plan_direct_dot_bf16, prepacks=True, dynamic=ALONE,
-    ),
-    Kernel(
-        "direct_dot_int8", DirectDotInt8Plan, CONVS, direct_dot_int8_candidates,
-        plan_direct_dot_int8, prepacks=True, dynamic=ALONE,
-    ),
-    Kernel(
-        "direct_amx_int8", DirectAmxInt8Plan, CONVS, direct_amx_int8_candidates, prepacks=True,
+        "direct_dot", DirectDotPlan, CONVS, direct_dot_candidates, plan_direct_dot, prepacks=True,
         dynamic=ALONE,
     ),
     Kernel(

@@ -29,7 +29,7 @@ from typing import NamedTuple
 from ... import compat
 from .. import emit
 from ..emit import Array, Expr, Operand
-from ..plan.direct_dot_int8 import Dot, shift_of
+from ..products import Product
 
 LANE = "int32"
 """Dtype of lanes and sums."""
@@ -38,7 +38,7 @@ _ADD = "topi_ext_int_dot"
 
 
 @contextmanager
-def instruction(dot: Dot, lanes: int) -> Iterator[None]:
+def instruction(dot: Product, lanes: int) -> Iterator[None]:
     """Statements inside may call :func:`add_products` of vectors of so many lanes."""
     vector = f"<{lanes} x i32>"
     body, declared = definition(dot, lanes)
@@ -53,7 +53,7 @@ define {vector} @{_ADD}_{dot.name}{lanes}({vector} %sum, {vector} %weights, {vec
         yield
 
 
-def definition(dot: Dot, lanes: int) -> tuple[str, str]:
+def definition(dot: Product, lanes: int) -> tuple[str, str]:
     """In LLVM's language, how ``%result`` comes of ``%sum``, ``%weights`` and ``%data``, and what
     is declared for it."""
     vector = f"<{lanes} x i32>"
@@ -85,7 +85,7 @@ def _pmaddwd(lanes: int) -> str:
   %result = extractvalue {{ {vector}, {vector} }} %both, 0"""
 
 
-def add_products(dot: Dot, lanes: int, sums: Expr, weights: Expr, data: Expr) -> Expr:
+def add_products(dot: Product, lanes: int, sums: Expr, weights: Expr, data: Expr) -> Expr:
     """``sums += weights * data`` of vectors of so many lanes, each of which holds some numbers."""
     name = f"{_ADD}_{dot.name}{lanes}"
     return compat.extern_value(f"{LANE}x{lanes}", name, sums, weights, data)
@@ -105,7 +105,7 @@ def joined(numbers: Sequence[Expr], size: int, lanes: int = 1) -> Expr:
     return lane
 
 
-def total(lane: Expr, dot: Dot) -> Expr:
+def total(lane: Expr, dot: Product) -> Expr:
     """Return the sum of the weights that a lane holds, of an instruction for bytes."""
     result: Expr = None
     for i in range(4):
@@ -152,13 +152,13 @@ class Lanes(Operand):
     the instruction takes; what is missing in a lane is anything.
     """
 
-    def __init__(self, dot: Dot, channels: Channels):
+    def __init__(self, dot: Product, channels: Channels):
         operand, self.base, self.present = channels
         super().__init__(operand.buffer, operand.dtype, "", ())
         self.dot, self.step = dot, operand.strides["C"]
         self.strides = {**operand.strides, "C": dot.size * self.step}
         self.zero = operand.zero if dot.size == 2 else 0
-        self.flipped = repeated(shift_of(operand.dtype, dot))
+        self.flipped = repeated(dot.shift_of(operand.dtype))
 
     def at(self, letters: str, *where: Expr) -> Expr:
         """Flat index of the first element of a lane."""

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel of ``conv`` and ``conv_transpose`` of bfloat16 for processors with AMX.
+"""The kernel of ``conv`` and ``conv_transpose`` of bfloat16, int8 and uint8 for processors with
+AMX.
 
-The loop nest of :mod:`topi_ext.cpu.kernels.direct`, with pairs of input channels in its panel and
-tiles instead of vectors::
+The loop nest of :mod:`topi_ext.cpu.kernels.direct`, with pairs of input channels in its panel, or
+four of bytes, and tiles instead of vectors::
 
     if Linux grants the matrix unit:
         parallel (batch, group, depth, height, width block, split of output channels):
@@ -14,7 +15,7 @@ tiles instead of vectors::
                                                                              -> acc
             for each output row: interleave its phases                       -> out
     else:
-        the kernel of direct.py, in float32
+        the kernel of direct.py or direct_dot.py
 
 With `tiles_first` the loop over tiles of positions encloses that over blocks of output channels:
 the part of the panel that a tile reads stays in the first cache for all blocks.
@@ -22,8 +23,16 @@ the part of the panel that a tile reads stays in the first cache for all blocks.
 A tap is an offset in the panel here too: the unit loads rows from any address.  Channels that
 are missing in a last step, or in a last tile of output channels, are zero.
 
+There are products of bytes for each sign of both, so data are as they are stored.  Weights are less
+their zero point; what that of data adds is the same for all positions of a phase, since padding
+stands for it too, and sums begin without it::
+
+    tile of sums = -zero point * sum of the weights of each row's output channel and phase
+
+These tiles are packed behind the weights.
+
 The matrix product is that of the direct kernel: M, output channels, in rows of a tile; N, positions
-of one phase, in its columns; K, pairs of input channels, and taps.
+of one phase, in its columns; K, input channels by twos or fours, and taps.
 """
 
 from __future__ import annotations
@@ -32,20 +41,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from math import prod
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from ...emit.arguments import Packed, as_stored, stored_sizes, tap_number, weight_index
 from ...spec.conv import TAPS, Convolution
-from .. import emit
+from .. import emit, kernels
 from ..emit import Array, Expr, Operand
 from ..isa import amx
 from ..isa.dot_bf16 import PAIR, Halves, Pairs, pair
+from ..isa.dot_int8 import LANE, Bytes, Channels, Lanes, joined, repeated, total
 from ..parts.direct_weights import DirectWeights, Steps
 from ..parts.pack_panel import Source, pack
-from ..parts.phase_groups import PhaseIndex
-from ..plan.direct import DirectPlan
+from ..parts.phase_groups import SPATIAL, PhaseIndex
 from ..plan.direct_amx import TILE, DirectAmxPlan
-from . import direct
+from ..products import TILE_DOTS
 from .direct import Direct, KBlock, Reduction, Task
 
 _PACKED_CHANNELS = TILE // 2
@@ -55,66 +64,69 @@ _PACKED_CHANNELS = TILE // 2
 def emit_body(problem: Convolution, plan: DirectAmxPlan, operands: Sequence[Operand]) -> None:
     """Emit the body of the PrimFunc, whose arguments are `operands`."""
     data, weight, *extra, out = operands
-    weights = AmxWeights(problem, plan.gather, weight)
+    weights = AmxWeights(problem, plan, weight)
     for is_granted in emit.sides(amx.is_granted()):
         if is_granted:
             DirectAmx(problem, plan, weights, data, out, extra).emit()
         else:
-            raw = weight
-            if problem.prepacked:
-                raw = Halves(weight, weights.elements, *stored_sizes(problem))
-            unpacked = replace(problem, prepacked=False)
-            direct.emit_body(unpacked, plan.refused, [data, raw, *extra, out])
+            arguments = [data, weights.stored() if problem.prepacked else weight, *extra, out]
+            kernels.emit_body(replace(problem, prepacked=False), plan.refused, arguments)
 
 
 def packed_weights(problem: Convolution, plan: DirectAmxPlan) -> Packed:
     """Return size and dtype of the packed weights: tiles, followed by the weights in their stored
     order, for the kernel that runs if the matrix unit is not available.
     """
-    tiles = AmxWeights(problem, plan.gather).elements
-    return Packed(tiles + -(-problem.weights // 2), PAIR)
+    weights = AmxWeights(problem, plan)
+    return Packed(weights.elements + -(-problem.weights // weights.dot.size), PAIR)
 
 
 def pack_weights(
     problem: Convolution, plan: DirectAmxPlan, weight: Operand, packed: Operand
 ) -> None:
     """Emit the packing of the weights."""
-    weights = AmxWeights(problem, plan.gather, weight)
+    weights = AmxWeights(problem, plan, weight)
     weights.pack(packed)
-    for i in emit.loop(-(-problem.weights // 2)):
-        last = emit.least(2 * i + 1, problem.weights - 1)
-        both = pair(weight[2 * i], weight[last])
-        emit.store(packed, weights.elements + i, both)
-
-
-class TilePlan(Protocol):
-    """The fields of plans of kernels over tiles."""
-
-    @property
-    def gather(self) -> DirectPlan: ...
-
-    @property
-    def tiles_first(self) -> bool: ...
+    weights.pack_stored(packed)
 
 
 class AmxWeights(DirectWeights):
     """Weights in tiles: rows of output channels, each with its input channels in pairs, or with
-    more of them in 32 bits.
+    four of them in 32 bits.
 
     Attributes
     ----------
-    size : int
-        Input channels in 32 bits.
+    dot : Product
+        The instruction.
+    zero : int
+        The zero point of data.
+    firsts, rows : int
+        Where packed weights end, and rows ``[phase][output channel]`` of initial sums of each
+        block, which are tiles behind the weights.  There are none where the zero point is zero.
     """
 
-    size = 2
+    def __init__(self, problem: Convolution, plan: DirectAmxPlan, weight: Operand | None = None):
+        self.dot, self.zero = TILE_DOTS[plan.dot], problem.zero_points[0]
+        super().__init__(problem, plan.gather, weight)
+        self.firsts = self.elements
+        self.rows = self.plan.channels * prod(gather.out_step for gather in problem.accesses)
+        if self.zero:
+            self.elements += problem.geometry.groups * self.blocks * self.rows * TILE
 
     def _steps(self) -> Steps:
         """Return the steps: as many pairs as a tile has rows."""
-        number = -(-self.problem.in_channels // (self.size * TILE))
+        number = -(-self.problem.in_channels // (self.dot.size * TILE))
         return Steps(number, TILE, PAIR, self.plan.channels * TILE, PAIR)
 
     def pack(self, packed: Array) -> None:
+        """Write all weights to `packed`, and behind them the initial sums."""
+        self._pack_tiles(packed)
+        if self.zero:
+            with emit.tasks(self.problem.geometry.groups * self.blocks, self.plan.parallel) as task:
+                for phase in self.groups.phases():
+                    self._pack_firsts(packed, task, phase)
+
+    def _pack_tiles(self, packed: Array) -> None:
         """Write rows of output channels, each with its input channels in pairs; zero behind the
         last.
 
@@ -153,7 +165,7 @@ class AmxWeights(DirectWeights):
 
         Behind the last output channel the last one is copied again; its sums are dropped.
         """
-        problem, number = self.problem, -(-self.problem.in_channels // self.size)
+        problem, number = self.problem, -(-self.problem.in_channels // self.dot.size)
         present = emit.let(emit.least(TILE, number - step * TILE)) if number % TILE else TILE
         source, result = ("O", "I") if problem.transposed else ("I", "O")
         taps = dict(zip(TAPS, problem.geometry.kernel))
@@ -163,7 +175,7 @@ class AmxWeights(DirectWeights):
             out_channel = first + at[result]
             if problem.out_channels % self.plan.channels:
                 out_channel = emit.least(out_channel, problem.out_channels - 1)
-            channel = self.size * (step * TILE + at[source])
+            channel = self.dot.size * (step * TILE + at[source])
             index = weight_index(problem, self.weight, group, channel, out_channel, tap)
             element = self._joined(index, self.weight.strides[source], channel)
             into = at[source] * pitch + at[result] * problem.geometry.taps
@@ -172,27 +184,74 @@ class AmxWeights(DirectWeights):
             zero = emit.constant(0, PAIR)
             emit.fill(raw, present * pitch, (TILE - present) * pitch, zero)
 
+    def _pack_firsts(self, packed: Array, block: Expr, phase: PhaseIndex) -> None:
+        """Write the initial sums of a phase of a block: rows of one number."""
+        number: Expr = 0
+        for axis, group, which in zip(SPATIAL, *phase):
+            gather = self.problem.accesses[axis]
+            number = number * gather.out_step + gather.phase_of(group.first_tap + which)
+        number, weights = emit.let(number), self.offset_of(block, phase)
+        for o in emit.loop(self.plan.channels):
+            row = emit.let(self.first_of(block, number, o))
+            emit.fill(packed, row, TILE, emit.constant(0, LANE))
+            for step, *taps, lane in emit.grid(self.steps.number, *phase.taps, TILE):
+                four = packed[weights + self.step_offset(phase, step, taps) + o * TILE + lane]
+                less = total(four, self.dot) * emit.constant(self.zero, LANE)
+                emit.store(packed, row, packed[row] - less)
+            first = emit.let(packed[row])
+            emit.fill(packed, row, TILE, first)
+
+    def first_of(self, block: Expr, phase: Expr, channel: Expr) -> Expr:
+        """Return where the row of initial sums is, of a block counted through all groups."""
+        return self.firsts + (block * self.rows + phase * self.plan.channels + channel) * TILE
+
     def _joined(self, index: Expr, step: Expr, channel: Expr) -> Expr:
-        """Return the weights of input channels from `channel` on in 32 bits; the first is at
-        `index`."""
-        return pair(self.weight[index], self.weight[index + step])
+        """Return the weights of input channels from `channel` on in 32 bits, the first of which is
+        at `index`; of integers those of channels that do not exist are zero."""
+        if self.dot.is_float:
+            return pair(self.weight[index], self.weight[index + step])
+        channels = self.problem.in_channels
+
+        def weight(i: int) -> Expr:
+            is_there = channel + i < channels if i >= channels % 4 > 0 else True
+            zero = emit.constant(0, LANE)
+            return emit.choose(is_there, lambda: self.weight.load(index + i * step, LANE), zero)
+
+        return joined([weight(i) for i in range(4)], 4)
+
+    # ------------------------------------------------------------ as they are stored
+
+    def pack_stored(self, packed: Array) -> None:
+        """Write the weights in their stored order behind all others."""
+        size, weight, last = self.dot.size, self.weight, self.problem.weights - 1
+        for i in emit.loop(-(-self.problem.weights // size)):
+            indices = [emit.least(size * i + k, last) for k in range(size)]
+            if self.dot.is_float:
+                together = pair(weight[size * i], weight[indices[1]])
+            else:
+                numbers = [emit.cast(weight[index], weight.dtype, LANE) for index in indices]
+                together = joined(numbers, size)
+            emit.store(packed, self.elements + i, together)
+
+    def stored(self) -> Operand:
+        """Return those of packed weights."""
+        sizes = stored_sizes(self.problem)
+        if self.dot.is_float:
+            return Halves(self.weight, self.elements, *sizes)
+        found = Bytes(self.weight, self.elements, self.problem.dtypes[1], *sizes)
+        found.zero = self.problem.zero_points[1]
+        return found
 
 
 class DirectAmx(Direct):
-    """The emitter of one kernel.
+    """The emitter of one kernel."""
 
-    Attributes
-    ----------
-    product : str
-        The instruction that multiplies tiles.
-    """
-
-    product = "tdpbf16ps"
+    weights: AmxWeights
 
     def __init__(
         self,
         problem: Convolution,
-        plan: TilePlan,
+        plan: DirectAmxPlan,
         weights: AmxWeights,
         data: Operand,
         out: Operand,
@@ -220,6 +279,11 @@ class DirectAmx(Direct):
                     self._tile(reduction, phase, position, vectors)
 
     def _pack_data(self, task: Task, panel: Array, first: Expr, count: Expr) -> None:
+        """Fill the panel with input channels in 32 bits."""
+        pack_them = self._pack_pairs if self.weights.dot.is_float else self._pack_bytes
+        pack_them(task, panel, first, count)
+
+    def _pack_pairs(self, task: Task, panel: Array, first: Expr, count: Expr) -> None:
         """Fill the panel with pairs; pairs that the last step lacks are zero."""
         number, layout = self.problem.in_channels // 2, task.blocking.panel
         first, planes = first * TILE, count * TILE
@@ -231,6 +295,36 @@ class DirectAmx(Direct):
             plane = layout.slots * layout.pitch
             zero = emit.constant(0, PAIR)
             emit.fill(panel, present * plane, (planes - present) * plane + layout.lanes, zero)
+
+    def _pack_bytes(self, task: Task, panel: Array, first: Expr, count: Expr) -> None:
+        """Fill the panel with four channels in 32 bits; channels that the last step lacks have any
+        value, since their weights are zero."""
+        channels, number = self.problem.in_channels, first * TILE
+        whole, rest = divmod(channels, 4)
+        base = task.group * channels * self.data.strides["C"]
+
+        def planes(lane: Expr, lanes: Expr, plane: Expr, present: int) -> None:
+            operand = Lanes(self.weights.dot, Channels(self.data, base, present))
+            padding = repeated(self.weights.zero)
+            source = Source(operand, lane, lanes, self.problem.in_sizes, plane, padding)
+            pack(task.blocking.panel, panel, source, task.first)
+
+        full = emit.let(emit.least(count * TILE, whole - number))
+        planes(number, full, 0, 4)
+        if rest:
+            for _ in emit.only_if(number + count * TILE > whole):
+                planes(whole, 1, full, rest)
+
+    def _begin_sums(self, task: Task, acc: Array) -> None:
+        """Write the initial sums of all blocks of a task."""
+        length, weights = task.blocking.tiles.length, self.weights
+        if not weights.zero:
+            return
+        for block, start in self._blocks_of(task):
+            for o, phase in emit.grid(self.plan.channels, self.phases):
+                first = weights.first_of(task.group * weights.blocks + block, phase, o)
+                row = emit.opaque_base(start + (o * self.phases + phase) * length)
+                emit.fill(acc, row, length, emit.let(task.weights[first]))
 
     def _tile(self, reduction: Reduction, phase: PhaseIndex, position: Expr, vectors: int) -> None:
         """accumulators[rows][positions] += weights @ panel, over input channels and taps."""
@@ -265,14 +359,19 @@ class DirectAmx(Direct):
                 amx.load(registers.data(v), k_block.panel, x + v * TILE, plane)
             for o, v, _ in tile:
                 factors = registers.weights(o), registers.data(v)
-                amx.add_product(registers.acc(o, v), *factors, self.product)
+                amx.add_product(registers.acc(o, v), *factors, self.weights.dot.name)
         for o, v, sums in tile:
             amx.store(registers.acc(o, v), reduction.acc, sums, pitch)
 
-    def _begin_tile(self, tile: int, _: Reduction, phase: Expr, high: int) -> None:
-        """Write the initial sums of tile `high` of the output channels of a block to a register:
-        they are zero."""
-        amx.zero(tile)
+    def _begin_tile(self, tile: int, reduction: Reduction, phase: Expr, high: int) -> None:
+        """Write the initial sums of tile `high` of the output channels of a block to a register,
+        from where they are packed."""
+        weights, task = self.weights, reduction.task
+        if not weights.zero:
+            amx.zero(tile)
+            return
+        block = task.group * weights.blocks + reduction.block
+        amx.load(tile, task.weights, weights.first_of(block, phase, high * TILE), TILE)
 
 
 class _Registers(NamedTuple):

@@ -11,6 +11,7 @@ from math import prod
 from ...spec.conv import Convolution
 from ...spec.size_hints import nominal
 from ..machine import CpuMachine
+from ..products import tile_dot_of
 from .cost import (
     PARALLEL_CYCLES,
     blocks_in,
@@ -20,6 +21,7 @@ from .cost import (
 )
 from .costs import costs_of
 from .direct import DirectPlan, plan_direct
+from .direct_dot import DirectDotPlan, plan_direct_dot
 from .window import Plan, Window
 
 TILE = 16
@@ -33,38 +35,46 @@ six."""
 
 @dataclass(frozen=True)
 class DirectAmxPlan(Plan):
-    """Plan of the kernel of ``conv`` and ``conv_transpose`` of bfloat16 by a matrix unit.
+    """Plan of the kernel of ``conv`` and ``conv_transpose`` by a matrix unit.
 
     Attributes
     ----------
     gather : DirectPlan
         The loop nest: its lanes are the columns of a tile, its channels whole tiles, its depth
-        counts steps of a tile of pairs of input channels.
-    refused : DirectPlan
+        counts steps of a tile of input channels in 32 bits.
+    refused : DirectPlan or DirectDotPlan
         For where the matrix unit may not be used.
+    dot : str
+        The instruction, of :data:`~topi_ext.cpu.products.TILE_DOTS`.
     tiles_first : bool
         Whether all output channels of a tile of positions are summed before those of the next,
         instead of all positions of a block of output channels.
     """
 
     gather: DirectPlan
-    refused: DirectPlan
+    refused: DirectPlan | DirectDotPlan
+    dot: str
     tiles_first: bool = False
 
 
 def direct_amx_candidates(
     problem: Convolution, machine: CpuMachine
 ) -> Iterator[tuple[float, DirectAmxPlan]]:
-    """Yield plans that multiply tiles of bfloat16, and their cycles.
+    """Yield plans that multiply tiles, and their cycles.
 
     None are yielded where there is no matrix unit, for other dtypes, for an odd number of input
-    channels, of which pairs can't be made, and for so few output channels that tiles are nearly
-    empty.
+    channels of bfloat16, of which pairs can't be made, for weights that are no bytes once they are
+    less their zero point, and for so few output channels that tiles are nearly empty.
     """
-    if machine.amx and problem.has_pairs and problem.out_channels >= FEWEST_CHANNELS:
-        refused, packing = plan_direct(problem, machine)[1], packing_cycles(problem, machine)
-        for cycles, gather, tiles_first in tile_candidates(problem.in_steps(2), machine):
-            yield cycles + packing, DirectAmxPlan(gather, refused, tiles_first)
+    dot = tile_dot_of(problem)
+    if dot is None or problem.out_channels < FEWEST_CHANNELS:
+        return
+    if not (machine.amx if dot.is_float else machine.amx_int8):
+        return
+    by_vectors = plan_direct_dot(problem, machine) or plan_direct(problem, machine)
+    packing = packing_cycles(problem, machine)
+    for cycles, gather, tiles_first in tile_candidates(problem.in_steps(dot.size), machine):
+        yield cycles + packing, DirectAmxPlan(gather, by_vectors[1], dot.name, tiles_first)
 
 
 def packing_cycles(problem: Convolution, machine: CpuMachine) -> float:

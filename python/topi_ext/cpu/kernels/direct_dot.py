@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel of ``conv`` and ``conv_transpose`` of int8 and uint8, by products within lanes.
+"""The kernel of ``conv`` and ``conv_transpose`` of bfloat16, int8 and uint8, by products within
+lanes.
 
 The loop nest of :mod:`topi_ext.cpu.kernels.direct`, with some input channels in each lane of its
 panel and in each of its weights, as many as one instruction multiplies and adds::
@@ -7,9 +8,11 @@ panel and in each of its weights, as many as one instruction multiplies and adds
     for each lane of input channels, for each tap of the phase:
         accumulators[channels][vectors] += sum over its channels of weight * data
 
-Weights are less their zero point, and so are data in pairs of 16 bits.  Data of 8 bits are not:
-what their zero point `z` adds to a sum is the same everywhere, since padding stands for it too, and
-each sum begins without it::
+Of bfloat16 these are pairs: one instruction multiplies twice as many numbers as of float32.
+
+Integer weights are less their zero point, and so are data in pairs of 16 bits.  Data of 8 bits are
+not: what their zero point `z` adds to a sum is the same everywhere, since padding stands for it
+too, and each sum begins without it::
 
     accumulator = -z * sum of the weights of its output channel and phase
 
@@ -30,30 +33,36 @@ from ...emit.arguments import Packed, weight_index
 from ...spec.conv import Convolution
 from .. import emit
 from ..emit import Array, Expr, Operand
-from ..isa import dot_int8
+from ..isa import dot_bf16, dot_int8
+from ..isa.dot_bf16 import Pairs, pair
 from ..isa.dot_int8 import LANE, Channels, Lanes, joined
 from ..parts.direct_weights import DirectWeights, Steps
 from ..parts.pack_panel import Source, pack
 from ..parts.phase_groups import SPATIAL, PhaseIndex
-from ..plan.direct_dot_int8 import DOTS, DirectDotInt8Plan, zero_of
+from ..plan.direct_dot import DirectDotPlan
+from ..products import DOTS
 from .direct import Direct, Task
 
 
-def emit_body(problem: Convolution, plan: DirectDotInt8Plan, operands: Sequence[Operand]) -> None:
+def emit_body(problem: Convolution, plan: DirectDotPlan, operands: Sequence[Operand]) -> None:
     """Emit the body of the PrimFunc, whose arguments are `operands`."""
     data, weight, *extra, out = operands
     weights = LaneWeights(problem, plan, weight)
-    with dot_int8.instruction(weights.dot, plan.gather.lanes):
-        DirectDotInt8(problem, plan, weights, data, out, extra).emit()
+    if weights.dot.is_float:
+        data, instruction = Pairs(data), dot_bf16.instruction()
+    else:
+        instruction = dot_int8.instruction(weights.dot, plan.gather.lanes)
+    with instruction:
+        DirectDot(problem, plan, weights, data, out, extra).emit()
 
 
-def packed_weights(problem: Convolution, plan: DirectDotInt8Plan) -> Packed:
+def packed_weights(problem: Convolution, plan: DirectDotPlan) -> Packed:
     """Return size and dtype of the packed weights."""
     return LaneWeights(problem, plan).packed
 
 
 def pack_weights(
-    problem: Convolution, plan: DirectDotInt8Plan, weight: Operand, packed: Operand
+    problem: Convolution, plan: DirectDotPlan, weight: Operand, packed: Operand
 ) -> None:
     """Emit the packing of the weights."""
     LaneWeights(problem, plan, weight).pack(packed)
@@ -64,7 +73,7 @@ class LaneWeights(DirectWeights):
 
     Attributes
     ----------
-    dot : Dot
+    dot : Product
         The instruction.
     zero : int
         The zero point that data in the panel have.
@@ -73,12 +82,10 @@ class LaneWeights(DirectWeights):
         channel and phase.  There are none where all are zero.
     """
 
-    def __init__(
-        self, problem: Convolution, plan: DirectDotInt8Plan, weight: Operand | None = None
-    ):
+    def __init__(self, problem: Convolution, plan: DirectDotPlan, weight: Operand | None = None):
         self.dot = DOTS[plan.dot]
         super().__init__(problem, plan.gather, weight)
-        self.zero, self.firsts = zero_of(problem, self.dot), self.elements
+        self.zero, self.firsts = self.dot.zero_of(problem), self.elements
         self.rows = self.plan.channels * prod(gather.out_step for gather in problem.accesses)
         if self.zero:
             self.elements += problem.geometry.groups * self.blocks * self.rows
@@ -123,25 +130,29 @@ class LaneWeights(DirectWeights):
     def _present_weight(
         self, group: Expr, step: Expr, out_channel: Expr, taps: Sequence[Expr]
     ) -> Expr:
-        size, channels = self.dot.size, self.problem.in_channels
+        problem, size, channels = self.problem, self.dot.size, self.problem.in_channels
+
+        def index_of(channel: Expr) -> Expr:
+            return weight_index(problem, self.weight, group, channel, out_channel, taps)
 
         def weight(i: int) -> Expr:
-            channel = step * size + i
-            index = weight_index(self.problem, self.weight, group, channel, out_channel, taps)
-            is_there = channel < channels if i >= channels % size > 0 else True
+            index = index_of(step * size + i)
+            is_there = step * size + i < channels if i >= channels % size > 0 else True
             zero = emit.constant(0, LANE)
             return emit.choose(is_there, lambda: self.weight.load(index, LANE), zero)
 
+        if self.dot.is_float:
+            return pair(*(self.weight[index_of(size * step + i)] for i in range(size)))
         return joined([weight(i) for i in range(size)], size)
 
 
-class DirectDotInt8(Direct):
+class DirectDot(Direct):
     """The emitter of one kernel."""
 
     def __init__(
         self,
         problem: Convolution,
-        plan: DirectDotInt8Plan,
+        plan: DirectDotPlan,
         weights: LaneWeights,
         data: Operand,
         out: Operand,
@@ -152,6 +163,9 @@ class DirectDotInt8(Direct):
 
     def _pack_data(self, task: Task, panel: Array, first: Expr, count: Expr) -> None:
         """Fill the panel with lanes; channels that the last lane of a group lacks are zero."""
+        if self.dot.is_float:
+            super()._pack_data(task, panel, first, count)
+            return
         size, channels = self.dot.size, self.problem.in_channels
         whole, rest = divmod(channels, size)
         base = task.group * channels * self.data.strides["C"]
@@ -184,9 +198,11 @@ class DirectDotInt8(Direct):
         """Return the initial sum of a row ``[output channel][phase]`` of a block."""
         weights = self.lanes
         if not weights.zero:
-            return emit.constant(0, LANE)
+            return super()._first_sum(task, block, row)
         block = task.group * weights.blocks + block
         return task.weights[weights.firsts + block * weights.rows + row]
 
     def _add(self, acc: Expr, weight: Expr, row: Expr) -> Expr:
+        if self.dot.is_float:
+            return dot_bf16.add_products(acc, weight, row)
         return dot_int8.add_products(self.dot, self.plan.lanes, acc, weight, row)

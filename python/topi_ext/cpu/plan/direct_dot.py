@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans of :mod:`topi_ext.cpu.kernels.direct_dot`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ...spec.conv import Convolution
+from ..machine import CpuMachine
+from ..products import DOTS
+from .cost import cheapest
+from .direct import DirectPlan, direct_candidates, plan_direct
+from .window import Plan
+
+
+@dataclass(frozen=True)
+class DirectDotPlan(Plan):
+    """Plan of the kernel of ``conv`` and ``conv_transpose`` by products within lanes.
+
+    Attributes
+    ----------
+    gather : DirectPlan
+        The loop nest: its depth counts lanes of input channels.
+    dot : str
+        The instruction, of :data:`~topi_ext.cpu.products.DOTS`.
+    """
+
+    gather: DirectPlan
+    dot: str
+
+    def with_non_temporal(self, enabled: bool) -> DirectDotPlan:
+        """See :class:`~.window.Plan`."""
+        return replace(self, gather=self.gather.with_non_temporal(enabled))
+
+    def non_temporal_run(self, problem: Convolution, machine: CpuMachine) -> int:
+        """See :class:`~.window.Plan`."""
+        return self.gather.non_temporal_run(problem, machine)
+
+
+def plan_direct_dot(
+    problem: Convolution, machine: CpuMachine
+) -> tuple[float, DirectDotPlan] | None:
+    """Products within lanes: the plan of kernels/direct_dot.py, and its cycles.
+
+    None for other dtypes, for an odd number of input channels of bfloat16, of which pairs can't be
+    made, and for processors that have no instruction for it, or multiply more numbers of float32 in
+    the same time.
+    """
+    return cheapest(
+        (cycles, DirectDotPlan(gather, dot))
+        for dot, asked in _asked(problem, machine)
+        for cycles, gather in [plan_direct(*asked)]
+    )
+
+
+def direct_dot_candidates(
+    problem: Convolution, machine: CpuMachine
+) -> Iterator[tuple[float, DirectDotPlan]]:
+    """Yield the candidates of :func:`plan_direct_dot` and their cycles."""
+    for dot, asked in _asked(problem, machine):
+        for cycles, gather in direct_candidates(*asked):
+            yield cycles, DirectDotPlan(gather, dot)
+
+
+def _asked(
+    problem: Convolution, machine: CpuMachine
+) -> Iterator[tuple[str, tuple[Convolution, CpuMachine]]]:
+    """Yield the instructions that serve the problem, and the arguments for the direct kernel's
+    planner.
+    """
+    # Where that of pairs is slow, what it saves in memory is less than what making them takes.
+    has_pairs = machine.dots > 0 and 2 * machine.dots >= machine.fmas
+    of_pairs = [("dpbf16ps", machine.dots)] if has_pairs else []
+    for name, rate in (*of_pairs, *machine.int_dots):
+        if DOTS[name].fits(problem):
+            # One holds products before they are added; without another, LLVM may spill sums.
+            registers = machine.registers - 2 if name == "pmaddwd" else machine.registers
+            as_floats = replace(machine, fmas=rate, registers=registers)
+            yield name, (problem.in_steps(DOTS[name].size), as_floats)
