@@ -71,10 +71,12 @@ def direct_amx_candidates(
         return
     if not (machine.amx if dot.is_float else machine.amx_int8):
         return
-    by_vectors = plan_direct_dot(problem, machine) or plan_direct(problem, machine)
+    # Vectors can't read pairs of bfloat16 from packed weights as they are stored.
+    by_lanes = None if dot.is_float else plan_direct_dot(problem, machine)
+    _, refused = by_lanes or plan_direct(problem, machine)
     packing = packing_cycles(problem, machine)
     for cycles, gather, tiles_first in tile_candidates(problem.in_steps(dot.size), machine):
-        yield cycles + packing, DirectAmxPlan(gather, by_vectors[1], dot.name, tiles_first)
+        yield cycles + packing, DirectAmxPlan(gather, refused, dot.name, tiles_first)
 
 
 def packing_cycles(problem: Convolution, machine: CpuMachine) -> float:
