@@ -69,6 +69,7 @@ WHAT = {
     "bench_training.json": "training steps, `relax_ext.training`",
     "bench_torch_compile.json": '`torch.compile(model, backend="tvm_conv")`',
     "bench_relay.json": "whole models, `relay.build`",
+    "bench_topi.json": "layers, legalized without kernels",
 }
 """Titles of the measurements of each file, for the summary."""
 MODES = ("inference", "training")
