@@ -18,7 +18,7 @@ from helpers.documents import DOCS, ROOT, blocks
 from support import docs_hooks, modules_page
 
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "tests/README.md")),
     *sorted(DOCS.rglob("*.md")),
 ]
 PICTURES = DOCS / "pictures"

@@ -8,6 +8,7 @@ import re
 import sys
 from argparse import Namespace
 from pathlib import Path
+from statistics import geometric_mean
 
 import pytest
 
@@ -83,6 +84,22 @@ def test_tables_of_figures_are_rendered() -> None:
         text = re.sub(r"^## Experiments$.*?(?=^## )", "", text, flags=re.DOTALL | re.MULTILINE)
         kept = re.findall(r"^\|.*\| \*{0,2}\d+\.\d+\*{0,2} \|.*$", text, re.MULTILINE)
         assert not kept, f"{document.name}: {kept}"
+
+
+def test_the_readme_states_measured_figures() -> None:
+    """Geometric means of torch.compile, and counts of correct models."""
+    text = " ".join((figures.ROOT / "README.md").read_text().split())
+    names = ("bench_torch_compile", "real_models", "compiled_models")
+    bench, real, compiled = (
+        json.loads((figures.MEASURED / f"{name}.json").read_text()) for name in names
+    )
+    for mode in figures.MODES:
+        best = [r["ratios"]["best"] for n, r in bench["rows"].items() if n.endswith(mode)]
+        assert f"**{figures.digits(geometric_mean(best))}** times" in text
+    plain, stock = (sum(row[way] == "right" for row in real.values()) for way in ("plain", "stock"))
+    assert f"{plain} of {len(real)} are correct after TVM's importer ({stock} without" in text
+    right = sum(row["right"] for row in compiled.values())
+    assert f"{right} of {len(compiled)} by `torch.compile`" in text
 
 
 def test_a_figure_that_no_file_has_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
