@@ -46,22 +46,24 @@ def kept(row: Row) -> Row:
 
 
 def models(imported: dict[str, Row], compiled: dict[str, Row]) -> str:
-    """Return the table: counts, and a line for each model; those only trained come last."""
+    """Return the table: counts, and a line for the models of a package with the same outcomes."""
     trained = {n.removesuffix(TRAINED): r for n, r in compiled.items() if n.endswith(TRAINED)}
-    lines = []
-    for package in dict.fromkeys(row["package"] for row in imported.values()):
-        lines.append([f"**{package}**", "", "", "", ""])
-        for name, row in imported.items():
-            if row["package"] == package:
-                stages = [STAGES[row[way]] for way in WAYS]
-                lines.append([name, *stages, _compiled(compiled.get(name)), ""])
-    lines.append(["**trained**", "", "", "", ""])
-    lines += [[name, "", "", "", _compiled(row)] for name, row in trained.items()]
+    found: dict[tuple[str, ...], list[str]] = {}
+    for name, row in imported.items():
+        stages = [STAGES[row[way]] for way in WAYS]
+        cells = (row["package"], *stages, _compiled(compiled.get(name)), "")
+        found.setdefault(cells, []).append(name)
+    for name, row in trained.items():
+        package, _, model = name.partition(" ")
+        cells = (package if model else "of torch alone", "", "", "", _compiled(row))
+        found.setdefault(cells, []).append(model or name)
     counts = [_count([row[way] == "right" for row in imported.values()]) for way in WAYS]
     evaluated = [row["right"] for name, row in compiled.items() if not name.endswith(TRAINED)]
     counts += [_count(evaluated), _count([row["right"] for row in trained.values()])]
-    heads = ("model", "TVM alone", "import", "compile", "train")
-    return table(heads, [["correct", *counts], *lines])
+    heads = ("models", "TVM alone", "import", "compile", "train")
+    lines = [["correct", *counts]]
+    lines += [[f"{cells[0]}: {'; '.join(names)}", *cells[1:]] for cells, names in found.items()]
+    return table(heads, lines)
 
 
 def _count(found: list[bool]) -> str:
