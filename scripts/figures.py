@@ -46,7 +46,6 @@ DEVELOPER = ROOT / "docs" / "developer"
 DOCUMENTS = (
     ROOT / "README.md",
     *(DEVELOPER / f"{name}.md" for name in ("performance", "upstream", "cuda")),
-    ROOT / "docs" / "how-to" / "quantized-models.md",
     models_page.PAGE,
 )
 BLOCK = re.compile(r"(<!-- figures: (\w+) ([^>]+?) -->\n)(.*?)(<!-- end of figures -->)", re.DOTALL)
