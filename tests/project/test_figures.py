@@ -14,7 +14,7 @@ import pytest
 
 import figures
 import figures_history
-from support import steps, workers
+from support import model_rows, models_page, steps, workers
 
 SERVES = """
 import sys, time
@@ -100,6 +100,23 @@ def test_the_readme_states_measured_figures() -> None:
     assert f"{plain} of {len(real)} are correct after TVM's importer ({stock} without" in text
     right = sum(row["right"] for row in compiled.values())
     assert f"{right} of {len(compiled)} by `torch.compile`" in text
+
+
+def test_rows_of_models_are_kept_and_grouped(tmp_path: Path) -> None:
+    """Models of a package with the same outcomes share a line; operators in PyTorch are named."""
+    outcomes = {"stock": {"stage": "import"}, "plain": {"stage": "right"}}
+    row = {"package": "p", "convolutions": {"conv1d": 2}, "outcomes": outcomes}
+    found, measured = tmp_path / "found.json", tmp_path / "measured.json"
+    found.write_text(json.dumps({"a": row, "b": row}))
+    measured.write_text("{}")
+    model_rows.keep(found, measured, models_page.kept)
+    imported = json.loads(measured.read_text())
+    good = {"right": True, "in_pytorch": []}
+    left = {"right": False, "in_pytorch": ["aten.index.Tensor"]}
+    text = models_page.models(imported, {"a": good, "b": good, "q net, trained": left})
+    assert "| correct | 0 of 2 | 2 of 2 | 2 of 2 | 0 of 1 |" in text
+    assert "| p: a; b | not imported | correct | correct | |" in text
+    assert "| q: net | | | | **incorrect** (`index`) |" in text
 
 
 def test_a_figure_that_no_file_has_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
