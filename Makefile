@@ -75,9 +75,9 @@ env-models: .venv-models/.ready  ## make .venv-models: transformers, diffusers a
 
 env-rivals: .venv-rivals/.ready  ## make .venv-rivals: OpenVINO, for scripts/bench.py --rivals, all else shared with .venv
 
-models: env-models  ## export, import, compile and compare models of other packages, write out/models.json and .md
+models: env-models  ## export, import, compile and compare models of other packages, write out/models.json
 	mkdir -p out
-	.venv-models/bin/python scripts/real_models.py --portable --json out/models.json --markdown out/models.md $(ARGS)
+	.venv-models/bin/python scripts/real_models.py --portable --json out/models.json $(ARGS)
 
 bench-models: env-models env-rivals  ## time whole models in realistic sizes, compared with four frameworks, write out/bench_models.json and .png
 	$(call benchmark,.venv-models/bin/python,bench_models,bench_models)

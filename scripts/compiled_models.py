@@ -3,15 +3,14 @@
 
 ``python scripts/compiled_models.py --json out/compiled.json`` computes results of the models of
 ``support/zoo`` in ``eval()``, and losses and gradients of those of ``support/trainable`` in
-``train()``, in float64, by PyTorch and by ours.  Models need ``make env-models``.  ``--page`` takes
-such rows over into docs/measured/compiled_models.json, where rows of other models stay, and makes
-docs/how-to/compiled-models.md of it.
+``train()``, in float64, by PyTorch and by ours.  Models need ``make env-models``.  ``--keep`` takes
+such rows over into docs/measured/compiled_models.json, where rows of other models stay, and
+``python scripts/figures.py`` writes docs/how-to/real-models.md.
 """
 
 from __future__ import annotations
 
 import copy
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,9 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from support.model_rows import Row, parser, run
-from support.output import write_json
-from support.tables import table
+from support.model_rows import keep, parser, run
+from support.models_page import COMPILED, TRAINED
 
 NEAR = 1e-6
 """Maximum error in float64, relative to the largest value; PyTorch and TVM compute some operators
@@ -36,37 +34,12 @@ LEAST = 1e-7
 gradient of a bias before a batch norm is 0, and is computed as rounding noise."""
 
 
-DOCS = Path(__file__).parents[1] / "docs"
-PAGE, MEASURED = DOCS / "how-to" / "compiled-models.md", DOCS / "measured" / "compiled_models.json"
-TRAINED = ", trained"
-"""The end of the name of a row that trains its model."""
-
-
-HEAD = """# Models by torch.compile
-
-Published models, run by [`torch.compile`](torch-compile.md) without changes. {right} of {count}
-give correct results: the results of `eval()`, or the loss and all gradients of `train()`, differ
-from PyTorch's by at most 1e-6 of the largest number. The models are float64, but parts of some
-compute in float32 in any dtype. A gradient below 1e-7 of the model's largest gradient counts as 0,
-because that of a bias in front of a batch norm is rounding noise.
-
-    make compiled-models
-    python scripts/compiled_models.py --page out/compiled.json
-
-*Parts* is the number of functions that TVM compiled for all graphs together. PyTorch computes the
-operators of the last column between them.
-"""
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     command = parser(__doc__)
-    command.add_argument("--page", type=Path, metavar="JSON", help="take rows over into the page")
-    if path := command.parse_args(arguments).page:
-        rows = json.loads(MEASURED.read_text()) | json.loads(path.read_text())
-        write_json(MEASURED, rows)
-        PAGE.write_text(page(rows))
-        return 0
+    command.add_argument("--keep", type=Path, metavar="JSON", help="only take rows over")
+    if path := command.parse_args(arguments).keep:
+        return keep(path, COMPILED)
     return run(command, arguments, catalogue, lambda model, _: judged(*model), line)
 
 
@@ -80,7 +53,7 @@ def catalogue() -> dict[str, tuple[Callable[[], Any], float]]:
     trained = {**plain.MODELS, **packages.MODELS}
     evaluated = {n: e for n, e in catalog.entries().items() if e.dtype == "float32"}
     makers: dict[str, Callable[[], Any]] = {
-        **{f"{name}, trained": make for name, make in trained.items()},
+        **{f"{name}{TRAINED}": make for name, make in trained.items()},
         **{name: partial(stages.prepare, entry) for name, entry in evaluated.items()},
     }
     return {name: (make, IN_FLOAT32.get(name, NEAR)) for name, make in makers.items()}
@@ -166,28 +139,6 @@ def line(row: dict[str, Any]) -> str:
     return (
         f"{verdict}, off by {row['distance']:.0e}, {row['parts']} parts, {row['seconds']} s{left}"
     )
-
-
-def rows_of(found: Row) -> str:
-    """Return the rows of a table."""
-    lines = []
-    for name, row in found.items():
-        if "failed" in row:
-            lines.append([name, "fails", "", "", f"`{row['failed'][:120]}`"])
-            continue
-        left = ", ".join(f"`{each}`" for each in row["in_pytorch"])
-        verdict = "correct" if row["right"] else "**incorrect**"
-        distance, parts = f"{row['distance']:.0e}", str(row["parts"])
-        lines.append([name, verdict, distance, parts, left or "nothing"])
-    return table(("model", "", "difference", "parts", "stays in PyTorch"), lines)
-
-
-def page(rows: Row) -> str:
-    """Return the text of the page."""
-    trained = {n.removesuffix(TRAINED): row for n, row in rows.items() if n.endswith(TRAINED)}
-    evaluated = {n: row for n, row in rows.items() if not n.endswith(TRAINED)}
-    head = HEAD.format(count=len(rows), right=sum(row["right"] for row in rows.values()))
-    return f"{head}\n## Trained\n\n{rows_of(trained)}\n\n## Evaluated\n\n{rows_of(evaluated)}\n"
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ summary a line for each file: geometric mean and minimum of the best baseline / 
 
 Views of single layers, which ``scripts/bench.py`` measures, are those of tables.py: ``kinds``,
 ``packed`` and ``symbolic`` with a line for each file.  ``static`` is the table of
-``scripts/cuda_report.py --figures``.
+``scripts/cuda_report.py --figures``, ``models`` that of models_page.py.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from support import tables
+from support import models_page, tables
 from support.tables import MISSING, digits, ratio, table
 
 ROOT = Path(__file__).parents[1]
@@ -46,7 +46,7 @@ DEVELOPER = ROOT / "docs" / "developer"
 DOCUMENTS = (
     ROOT / "README.md",
     *(DEVELOPER / f"{name}.md" for name in ("performance", "upstream", "cuda")),
-    ROOT / "docs" / "how-to" / "quantized-models.md",
+    models_page.PAGE,
 )
 BLOCK = re.compile(r"(<!-- figures: (\w+) ([^>]+?) -->\n)(.*?)(<!-- end of figures -->)", re.DOTALL)
 Found = dict[str, Any]
@@ -68,6 +68,7 @@ WHAT = {
     "bench_training.json": "training steps, `relax_ext.training`",
     "bench_torch_compile.json": '`torch.compile(model, backend="tvm_conv")`',
     "bench_relay.json": "whole models, `relay.build`",
+    "bench_topi.json": "layers, legalized without kernels",
 }
 """Titles of the measurements of each file, for the summary."""
 MODES = ("inference", "training")
@@ -212,6 +213,7 @@ VIEWS: dict[str, Callable[[Mapping[str, Found]], str]] = {
     "packed": lambda files: tables.packed(files.values()),
     "symbolic": lambda files: tables.symbolic(files.values()),
     "static": lambda files: static_of(*files.values()),
+    "models": lambda files: models_page.models(*files.values()),
 }
 """Tables of files by name, by the word in the comment."""
 
@@ -219,7 +221,8 @@ VIEWS: dict[str, Callable[[Mapping[str, Found]], str]] = {
 def rendered(view: str, names: list[str]) -> str:
     """Return the Markdown of a view of files, with where they were measured."""
     files = {name: json.loads((MEASURED / name).read_text()) for name in names}
-    heads = dict.fromkeys(map(provenance, files.values())) if view != "static" else {}
+    bare = view in {"static", "models"}
+    heads = {} if bare else dict.fromkeys(map(provenance, files.values()))
     return "\n" + "".join(f"{head}\n" for head in heads) + f"\n{VIEWS[view](files)}\n\n"
 
 

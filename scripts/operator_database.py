@@ -16,8 +16,8 @@ trained       float64, with the gradients of all floats
 Cases run in worker processes with a time limit each.  Results are appended to a file of JSON
 lines; cases that it contains are not run again.  A case is ``compiled`` if nothing of it stays in
 PyTorch, else ``partly``; ``incorrect``, ``error``, ``crash`` and ``timeout`` are faults, and make
-the exit status 1; ``skipped`` says why there is nothing to compare.  ``--page`` takes results over
-into docs/measured/operator_database.json, and makes docs/reference/pytorch-operators.md of it.
+the exit status 1; ``skipped`` says why there is nothing to compare.  ``--keep`` takes results over
+into docs/measured/operator_database.json, of which ``make docs`` makes a page of the site.
 """
 
 from __future__ import annotations
@@ -37,12 +37,11 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
+from support.operators_page import FAULTS, MEASURED
 from support.processes import TaskError, Workers
-from support.tables import table
 
 DTYPES = ("float32", "float16", "bfloat16", "int64", "uint8", "bool")
 FORMS = ("strided", "expanded", "channels last", "dynamic", "trained")
-FAULTS = ("incorrect", "error", "crash", "timeout")
 SAMPLES = 4
 """Samples of a case."""
 
@@ -263,14 +262,12 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=Path("out/operator_database.jsonl"))
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", default="", help="part of the keys of cases that are run, again")
-    parser.add_argument("--page", action="store_true", help="write the page of these results only")
+    parser.add_argument("--keep", action="store_true", help="only take results over into docs")
     given = parser.parse_args()
     given.results.parent.mkdir(parents=True, exist_ok=True)
     rows = read(given.results)
-    if given.page:
-        if rows:
-            MEASURED.write_text(json.dumps(summary(rows), indent=0) + "\n")
-        PAGE.write_text(page(json.loads(MEASURED.read_text())))
+    if given.keep:
+        MEASURED.write_text(json.dumps(summary(rows), indent=0) + "\n")
         return 0
     todo = [c for c in cases() if (given.only in c.key if given.only else c.key not in rows)]
     print(f"{len(todo)} cases; {len(rows)} are in {given.results}", flush=True)
@@ -306,23 +303,6 @@ def read(path: Path) -> dict[str, dict[str, Any]]:
     return {row["case"]: row for row in map(json.loads, lines)}
 
 
-DOCS = Path(__file__).parents[1] / "docs"
-PAGE = DOCS / "reference" / "pytorch-operators.md"
-MEASURED = DOCS / "measured" / "operator_database.json"
-HEAD = """# PyTorch's operators by torch.compile
-
-What [`torch.compile(model, backend="tvm_conv")`](../how-to/torch-compile.md) does with operators of
-PyTorch's test database, each with a matrix product beside it. Operators that are not compiled run
-in PyTorch, between compiled parts.
-
-    make fuzz
-    python scripts/operator_database.py --page
-
-Of {count} cases of an operator, a dtype and a form, {counts}. The forms are listed in
-`scripts/operator_database.py`; this page has those that were run last: {forms}.
-"""
-
-
 def summary(rows: dict[str, Any]) -> dict[str, Any]:
     """Return what is kept of results: statuses of forms, and reasons, by operator."""
     kept: dict[str, Any] = {}
@@ -332,45 +312,6 @@ def summary(rows: dict[str, Any]) -> dict[str, Any]:
         entry["statuses"][form] = row["status"]
         entry["in_pytorch"] |= row.get("in_pytorch", {})
     return dict(sorted(kept.items()))
-
-
-def page(kept: dict[str, Any]) -> str:
-    """Return the text of the page."""
-    statuses = [status for entry in kept.values() for status in entry["statuses"].values()]
-    forms = dict.fromkeys(form for entry in kept.values() for form in entry["statuses"])
-    counts = ", ".join(f"{count} are {status}" for status, count in Counter(statuses).most_common())
-    lines = [HEAD.format(count=len(statuses), counts=counts, forms=", ".join(forms))]
-    groups: dict[str, list[str]] = {"compiled": [], "partly": [], "skipped": [], "faults": []}
-    for name, entry in kept.items():
-        found = set(entry["statuses"].values())
-        if found & set(FAULTS):
-            groups["faults"].append(name)
-        elif "partly" in found:
-            groups["partly"].append(name)
-        else:
-            groups["compiled" if "compiled" in found else "skipped"].append(name)
-    lines += [f"## Compiled ({len(groups['compiled'])})", "", _names(groups["compiled"]), ""]
-    lines += [f"## Not compiled, or in part ({len(groups['partly'])})", ""]
-    cells = []
-    for name in groups["partly"]:
-        reasons = kept[name]["in_pytorch"].items()
-        left = "; ".join(f"`{one.removeprefix('aten.')}`: {_cell(why)}" for one, why in reasons)
-        cells.append((f"`{name}`", left or "all"))
-    lines += [table(("operator", "stays in PyTorch"), cells)]
-    lines += ["", f"## Not compared ({len(groups['skipped'])})", ""]
-    lines += ["Random, complex, sparse, or without samples of these dtypes."]
-    lines += ["", _names(groups["skipped"]), ""]
-    if groups["faults"]:
-        lines += [f"## Faults ({len(groups['faults'])})", "", _names(groups["faults"]), ""]
-    return "\n".join(lines)
-
-
-def _names(names: list[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
 
 
 if __name__ == "__main__":

@@ -9,12 +9,13 @@ Each model, with random weights, is exported, imported, compiled and compared wi
 float64: by TVM alone, by ``tvm.compile`` after ``import relax_ext``, and, where ``--ways`` says so,
 by ``relax_ext.pipeline``. ``make env-models`` installs the packages. No weights are downloaded.
 
-Exit status: 0 when all is as docs/how-to/real-models.md says, else 1. The JSON says why a stage
-failed.
+Exit status: 0 when all is as docs/measured/real_models.json and its page say, else 1. The JSON says
+why a stage failed. ``--keep`` takes its rows over; ``python scripts/figures.py`` writes the page.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -23,10 +24,9 @@ from typing import Any
 os.environ.setdefault("TVM_NUM_THREADS", "1")
 os.environ.setdefault("TVM_BIND_THREADS", "0")
 
-from support import real_models_page as page
-from support.model_rows import Row, parser, run
+from support import models_page as page
+from support.model_rows import Row, keep, parser, run
 
-PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "real-models.md"
 PORTABLE = {"kind": "llvm", "num-cores": 1}
 WAYS = ("stock", "plain", "pipeline")
 
@@ -43,13 +43,14 @@ def main() -> int:
         help="for any processor, fast to compile",
     )
     add("--repeat", type=int, default=0, help="processor time: the median of so many runs")
-    add("--markdown", type=Path, help="write the table of the page there")
+    add("--keep", type=Path, metavar="JSON", help="only take rows over into docs/measured")
     given = command.parse_args()
-    if given.markdown and not set(page.WAYS) <= set(given.ways):
-        command.error(f"--markdown needs --ways {' '.join(page.WAYS)}")
+    if given.keep:
+        return keep(given.keep, page.IMPORTED, page.kept)
     from support.zoo import catalog, stages
 
-    text, changed, rows = PAGE.read_text(), list[str](), list[stages.Row]()
+    text, changed = page.PAGE.read_text(), list[str]()
+    imported = json.loads(page.IMPORTED.read_text())
 
     def judged(entry: catalog.Entry, _: Any) -> Row:
         import tvm
@@ -57,16 +58,14 @@ def main() -> int:
         import relax_ext
 
         target = tvm.target.Target(PORTABLE if given.portable else relax_ext.host_target())
-        rows.append(stages.check(entry, tuple(given.ways), target, given.repeat))
-        differences = page.differences(rows[-1], text)
+        found = stages.check(entry, tuple(given.ways), target, given.repeat)
+        differences = page.differences(found, imported, text)
         changed.extend(differences)
-        return {**rows[-1].as_json(), "target": str(target), "right": not differences}
+        return {**found.as_json(), "target": str(target), "right": not differences}
 
     status = run(command, None, catalog.entries, judged, line)
-    if given.markdown:
-        given.markdown.write_text(page.table(rows) + "\n")
     if changed:
-        print(f"{PAGE.name} is to be changed:", *changed, sep="\n")
+        print(f"{page.IMPORTED.name} is to be changed:", *changed, sep="\n")
     return status or int(bool(changed))
 
 

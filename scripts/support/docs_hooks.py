@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generate the pages of `make docs` besides the reference: help texts of the command lines.
+"""Generate pages of `make docs`: modules, operators of PyTorch, help texts of the command lines.
+
+The pages of `GENERATED` exist on the site only.
 
 A line ``<!-- help: PACKAGE -->`` becomes what ``python -m PACKAGE --help`` prints, without TVM.
 Roles of docstrings, as in ``:func:`stock` ``, become code.
@@ -14,7 +16,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+# MkDocs imports this file alone.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from support import modules_page, operators_page
+
 PYTHON = Path(__file__).parents[2] / "python"
+GENERATED = {
+    "developer/modules.md": modules_page.page,
+    "reference/pytorch-operators.md": operators_page.page,
+}
+"""Functions that write pages, by the path of the page."""
 MARK = re.compile(r"^<!-- help: ([\w.]+) -->$", re.MULTILINE)
 EMIT = "topi_ext.emit"
 ROLE = re.compile(r":(?:func|mod|class|meth|attr|data|exc):<code>(.*?)</code>")
@@ -40,6 +51,15 @@ def help_of(package: str) -> str:
             del os.environ["COLUMNS"]
         else:
             os.environ["COLUMNS"] = columns
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Called by MkDocs with the files of the site: add those that are generated."""
+    from mkdocs.structure.files import File
+
+    for path, page in GENERATED.items():
+        files.append(File.generated(config, path, content=page()))
+    return files
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

@@ -26,6 +26,13 @@ def parser(text: str) -> argparse.ArgumentParser:
     return made
 
 
+def keep(path: Path, measured: Path, kept: Callable[[Row], Row] = dict) -> int:
+    """Take the rows of a file over into one of docs/measured, where other rows stay."""
+    rows = {name: kept(row) for name, row in json.loads(path.read_text()).items()}
+    write_json(measured, json.loads(measured.read_text()) | rows)
+    return 0
+
+
 def run(
     command: argparse.ArgumentParser,
     arguments: Sequence[str] | None,

@@ -8,12 +8,13 @@ import re
 import sys
 from argparse import Namespace
 from pathlib import Path
+from statistics import geometric_mean
 
 import pytest
 
 import figures
 import figures_history
-from support import steps, workers
+from support import model_rows, models_page, steps, workers
 
 SERVES = """
 import sys, time
@@ -83,6 +84,39 @@ def test_tables_of_figures_are_rendered() -> None:
         text = re.sub(r"^## Experiments$.*?(?=^## )", "", text, flags=re.DOTALL | re.MULTILINE)
         kept = re.findall(r"^\|.*\| \*{0,2}\d+\.\d+\*{0,2} \|.*$", text, re.MULTILINE)
         assert not kept, f"{document.name}: {kept}"
+
+
+def test_the_readme_states_measured_figures() -> None:
+    """Geometric means of torch.compile, and counts of correct models."""
+    text = " ".join((figures.ROOT / "README.md").read_text().split())
+    names = ("bench_torch_compile", "real_models", "compiled_models")
+    bench, real, compiled = (
+        json.loads((figures.MEASURED / f"{name}.json").read_text()) for name in names
+    )
+    for mode in figures.MODES:
+        best = [r["ratios"]["best"] for n, r in bench["rows"].items() if n.endswith(mode)]
+        assert f"**{figures.digits(geometric_mean(best))}** times" in text
+    plain, stock = (sum(row[way] == "right" for row in real.values()) for way in ("plain", "stock"))
+    assert f"{plain} of {len(real)} are correct after TVM's importer ({stock} without" in text
+    right = sum(row["right"] for row in compiled.values())
+    assert f"{right} of {len(compiled)} by `torch.compile`" in text
+
+
+def test_rows_of_models_are_kept_and_grouped(tmp_path: Path) -> None:
+    """Models of a package with the same outcomes share a line; operators in PyTorch are named."""
+    outcomes = {"stock": {"stage": "import"}, "plain": {"stage": "right"}}
+    row = {"package": "p", "convolutions": {"conv1d": 2}, "outcomes": outcomes}
+    found, measured = tmp_path / "found.json", tmp_path / "measured.json"
+    found.write_text(json.dumps({"a": row, "b": row}))
+    measured.write_text("{}")
+    model_rows.keep(found, measured, models_page.kept)
+    imported = json.loads(measured.read_text())
+    good = {"right": True, "in_pytorch": []}
+    left = {"right": False, "in_pytorch": ["aten.index.Tensor"]}
+    text = models_page.models(imported, {"a": good, "b": good, "q net, trained": left})
+    assert "| correct | 0 of 2 | 2 of 2 | 2 of 2 | 0 of 1 |" in text
+    assert "| p: a; b | not imported | correct | correct | |" in text
+    assert "| q: net | | | | **incorrect** (`index`) |" in text
 
 
 def test_a_figure_that_no_file_has_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

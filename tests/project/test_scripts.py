@@ -24,7 +24,6 @@ SMALL = {
     "draw_phases.py": "--out {folder} --png",
     "evaluate_cost_model.py": "--cases {cases} --kinds conv --time-budget 0.001 --most 1",
     "figures.py": "--check",
-    "modules_page.py": "--check",
     "padding_golden.py": "--frameworks torch --check 4",
     "random_cases.py": "{out} --count 2",
     "trained_models.py": "--only espcn --steps 2",

@@ -1,27 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write docs/developer/modules.md: every module of the packages, by its docstring's first sentence.
-
-``python scripts/modules_page.py`` writes the page; with ``--check`` it only compares, and fails
-where the page is not what the modules say.
-"""
+"""The page of the site that lists every module by the first sentence of its docstring."""
 
 from __future__ import annotations
 
-import argparse
 import ast
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "developer" / "modules.md"
+PYTHON = Path(__file__).parents[2] / "python"
 PACKAGES = ("topi_ext", "relax_ext", "relay_ext", "conv_cli", "cuda_emulator")
 HEAD = """\
 # Modules
 
-`python scripts/modules_page.py` generates this page from the docstrings of the modules. The
-[design](design.md) describes how they work together.
+Generated from the docstrings. The [design](design.md) describes how the modules work together.
 """
 ROLE = re.compile(r":(?:func|mod|class|meth|attr|data|exc):`~?([^`]*)`")
 
@@ -46,9 +38,9 @@ def page() -> str:
     """Return the text of the page."""
     lines = [HEAD]
     for name in PACKAGES:
-        package = ROOT / "python" / name
+        package = PYTHON / name
         for folder, modules in folders(package):
-            title = folder.relative_to(ROOT / "python").as_posix()
+            title = folder.relative_to(PYTHON).as_posix()
             lines += [f"{'##' if folder == package else '###'} {title}", ""]
             lines += [f"{summary(folder / '__init__.py')}.", ""]
             if modules:
@@ -56,20 +48,3 @@ def page() -> str:
                 lines += [f"| `{module.stem}` | {summary(module)} |" for module in modules]
                 lines += [""]
     return "\n".join(lines)
-
-
-def main() -> int:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--check", action="store_true", help="compare, and write nothing")
-    if not parser.parse_args().check:
-        PAGE.write_text(page())
-        return 0
-    if PAGE.read_text() == page():
-        return 0
-    print("docs/developer/modules.md: run python scripts/modules_page.py", file=sys.stderr)
-    return 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
