@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax
 
+from helpers import build
 from relax_ext.importers import HOOKS
 
 from .corrections import is_right, without
@@ -30,7 +30,7 @@ def uncorrected() -> contextlib.AbstractContextManager[None]:
 
 def runner(mod: tvm.IRModule) -> Callable[..., tvm.runtime.Tensor]:
     """``run(*tensors)``: the one result of a module."""
-    vm = relax.VirtualMachine(tvm.compile(mod, TARGET), tvm.cpu())
+    vm = build.compiled(mod, TARGET)
 
     def run(*tensors: Any) -> tvm.runtime.Tensor:
         result = vm["main"](*tensors)

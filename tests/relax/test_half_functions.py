@@ -14,10 +14,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 import tvm
-from tvm import relax
 from tvm.relax import op
-from tvm.script import relax as R
 
+from helpers import build
 from helpers.whole import compiled
 
 EPSILON = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
@@ -55,14 +54,9 @@ def test_function(name: str, dtype: str) -> None:
     """One rounding, and 40 units of float32 relative to 1: gelu and elu subtract numbers near 1."""
     function, oracle = FUNCTIONS[name]
     x = arguments(name, dtype)
-    bb, operand = relax.BlockBuilder(), relax.Var("x", R.Tensor(tuple(x.shape), dtype))
-    with bb.function("main", [operand]):
-        with bb.dataflow():
-            result = bb.emit_output(function(operand))
-        bb.emit_func_output(result)
-    module = bb.get()
+    module = build.module(function, x)
     want = oracle(x.double()).double()
-    plain = relax.VirtualMachine(tvm.compile(module, "llvm"), tvm.cpu())["main"]
+    plain = build.compiled(module, "llvm")["main"]
     for run in (plain, compiled(module)[0]):
         got = torch.from_dlpack(run(tvm.runtime.from_dlpack(x))).double()
         limit = 1.01 * EPSILON[dtype] * want.abs() + 40 * np.finfo("float32").eps

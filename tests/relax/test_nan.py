@@ -22,9 +22,9 @@ from torch.nn import functional as F
 from tvm import relax
 from tvm.relax import op
 from tvm.relax.frontend.torch import from_exported_program
-from tvm.script import relax as R
 
 import relax_ext
+from helpers import build
 from helpers.compare import numpy_dtype
 from helpers.whole import Function, compiled
 from topi_ext.schedules import float_semantics
@@ -111,13 +111,7 @@ def test_function(name: str, layer: bool) -> None:
 
 def module(function: Callable[..., Any], *arrays: np.ndarray) -> tvm.IRModule:
     """A module of one function of these operands."""
-    bb = relax.BlockBuilder()
-    operands = [relax.Var(f"x{i}", R.Tensor(a.shape, str(a.dtype))) for i, a in enumerate(arrays)]
-    with bb.function("main", operands):
-        with bb.dataflow():
-            result = bb.emit_output(function(*operands))
-        bb.emit_func_output(result)
-    return bb.get()
+    return build.module(function, *arrays)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
@@ -200,11 +194,7 @@ def test_quantize_alone(dtype: str, pipeline: bool) -> None:
         return op.quantize(x, relax.const(np.float32(0.5)), zero, out_dtype=dtype)
 
     mod = module(function, x)
-    run = (
-        compiled(mod)[0]
-        if pipeline
-        else relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())["main"]
-    )
+    run = compiled(mod)[0] if pipeline else build.compiled(mod, "llvm")["main"]
     limits = np.iinfo(dtype)
     want = [limits.min, limits.max, limits.min, 5, 3, 3, 5]
     assert run(tvm.runtime.tensor(x)).numpy().tolist() == want

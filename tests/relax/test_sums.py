@@ -13,9 +13,9 @@ import tvm
 from torch.nn import functional as F
 from tvm import relax
 from tvm.relax import op
-from tvm.script import relax as R
 
 import relax_ext
+from helpers import build
 from helpers.whole import compiled
 from topi_ext.compat import dtype_name, tir, type_of
 
@@ -86,13 +86,7 @@ def ones(x: Any, count: int) -> Any:
 
 
 def module(function: Callable[..., Any], shape: tuple, dtype: str) -> tvm.IRModule:
-    x = relax.Var("x", R.Tensor(shape, dtype))
-    bb = relax.BlockBuilder()
-    with bb.function("main", [x]):
-        with bb.dataflow():
-            result = bb.emit_output(function(x))
-        bb.emit_func_output(result)
-    return bb.get()
+    return build.module(function, shape, dtype=dtype)
 
 
 def error(run: Callable[..., Any], x: torch.Tensor, want: torch.Tensor) -> float:
@@ -110,7 +104,7 @@ def check(case: tuple, dtype: str, seed: int) -> None:
         x = x / 4  # sums stay in its range
     want = oracle(x.double())
     mod = module(function, shape, dtype)
-    plain = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())["main"]
+    plain = build.compiled(mod, "llvm")["main"]
     for run in (plain, compiled(mod)[0]):
         assert error(run, x, want) <= RELATIVE[dtype]
 
@@ -168,7 +162,7 @@ def test_symbolic_sizes() -> None:
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0)])
 def test_sums_of_nothing(shape: tuple[int, ...]) -> None:
     mod = module(lambda x: op.sum(x, [0]), shape, "float32")
-    vm = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())
+    vm = build.compiled(mod, "llvm")
     got = vm["main"](tvm.runtime.tensor(np.ones(shape, "float32"))).numpy()
     assert got.shape == shape[1:] and not got.any()
 
