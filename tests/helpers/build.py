@@ -83,6 +83,12 @@ def module(
     return bb.get()
 
 
+def joined(modules: Mapping[str, tvm.IRModule]) -> tvm.IRModule:
+    """One module of the functions ``main``, by name: most of what compiling takes is per module."""
+    mains = {name: mod["main"] for name, mod in modules.items()}
+    return tvm.IRModule({n: f.with_attr("global_symbol", n) for n, f in mains.items()})
+
+
 def emit(value: relax.Expr) -> relax.Var:
     """Bind a value in the function that is being built; needed where it is read twice."""
     return relax.BlockBuilder.current().emit(value)

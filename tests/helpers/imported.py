@@ -14,9 +14,19 @@ from helpers import build
 from relax_ext.importers import HOOKS
 
 from .corrections import is_right, without
+from .profile import FUZZ
 from .whole import compiled, ours
 
-__all__ = ["RELATIVE", "TARGET", "assert_close", "is_right", "piped", "runner", "uncorrected"]
+__all__ = [
+    "RELATIVE",
+    "TARGET",
+    "assert_close",
+    "assert_stock_is_wrong",
+    "is_right",
+    "piped",
+    "runner",
+    "uncorrected",
+]
 
 # Vectors of this processor take longer to compile, and are tested elsewhere.
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 1})
@@ -26,6 +36,14 @@ RELATIVE = {"float32": 1e-4, "float64": 1e-10, "float16": 1e-2, "bfloat16": 4e-2
 def uncorrected() -> contextlib.AbstractContextManager[None]:
     """TVM's own importers before our operators: what a correction is seen to correct."""
     return without(HOOKS)
+
+
+def assert_stock_is_wrong(check: Callable[[], None]) -> None:
+    """Take the corrections out, and see a check fail: in a long run, since this depends on TVM's
+    release alone."""
+    if FUZZ:
+        with uncorrected():
+            assert not is_right(check)
 
 
 def runner(mod: tvm.IRModule) -> Callable[..., tvm.runtime.Tensor]:

@@ -275,7 +275,7 @@ class A:
         def h():
             self.y += 1
     @cached_property
-    def k(self): pass
+    def k(self):
 """
     found = code_violations("topi_ext/cpu/kernels/a.py", text + "        pass\n" * MOST_LINES)
     assert sorted(line.partition(": ")[2] for line in found) == [

@@ -20,7 +20,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from tvm.relax.frontend.torch import from_exported_program, from_fx  # noqa: E402
 
-from helpers.imported import assert_close, is_right, runner, uncorrected  # noqa: E402
+from helpers.imported import assert_close, assert_stock_is_wrong, runner  # noqa: E402
 from topi_ext.compat import tir  # noqa: E402
 
 DOORS = ("export", "raw", "fx")
@@ -222,8 +222,7 @@ def test_as_in_torch(name: str, door: str) -> None:
     form = FORMS[name]
     check(form, door)
     if door in form.wrong:
-        with uncorrected():
-            assert not is_right(lambda: check(form, door))
+        assert_stock_is_wrong(lambda: check(form, door))
 
 
 def test_parameters_of_other_layers_and_parameters_as_inputs() -> None:
