@@ -36,7 +36,7 @@ def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 HELP = """
 import os, runpy, sys
-import torch, tvm
+import relax_ext, torch, tvm
 folder, *scripts = sys.argv[1:]
 for script in scripts:
     if not os.fork():

@@ -114,52 +114,43 @@ def _changed(**fields: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
     return lambda entry: {**entry, **fields}
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda entry: None,
-        lambda entry: [],
-        lambda entry: {},
-        lambda entry: {name: value for name, value in entry.items() if name != "text"},
-        _changed(more=1),
-        _changed(functions=[]),
-        _changed(functions=None),
-        _changed(functions=["__tvm_ffi_other"]),
-        _changed(pointers=['a"']),
-        _changed(text=""),
-        _changed(text="garbage"),
-        _changed(text=None),
-        _changed(head="garbage"),
-        _changed(flag="garbage"),
-        lambda entry: {**entry, "text": entry["text"].replace(":\\0A", ":\n")},
-        lambda entry: {**entry, "text": entry["text"] + "\ud800"},
-    ],
-)
-def test_what_is_no_whole_function_is_built_again(
-    damage: Callable[[Any], Any], built: list[list[str]], tmp_path: Path
-) -> None:
+DAMAGES: list[Callable[[Any], Any] | bytes] = [
+    lambda entry: None,
+    lambda entry: [],
+    lambda entry: {},
+    lambda entry: {name: value for name, value in entry.items() if name != "text"},
+    _changed(more=1),
+    _changed(functions=[]),
+    _changed(functions=None),
+    _changed(functions=["__tvm_ffi_other"]),
+    _changed(pointers=['a"']),
+    _changed(text=""),
+    _changed(text="garbage"),
+    _changed(text=None),
+    _changed(head="garbage"),
+    _changed(flag="garbage"),
+    lambda entry: {**entry, "text": entry["text"].replace(":\\0A", ":\n")},
+    lambda entry: {**entry, "text": entry["text"] + "\ud800"},
+    *(b"", b"garbage", b"{", b"[" * 10**5, b"\xff\xfe", b"NaN"),
+]
+"""Changes of what a file holds, and other contents."""
+
+
+def test_what_is_no_whole_function_is_built_again(built: list[list[str]], tmp_path: Path) -> None:
     """Files that were written as they should be, but for what they hold."""
     first = ran(compiled())
     names = [path.stem for path in (tmp_path / "kept").glob("??/*")]
-    for name in names:
-        disk_cache.write(name, json.dumps(damage(json.loads(disk_cache.read(name)))).encode())
-    built.clear()
-    assert ran(compiled()).tobytes() == first.tobytes()
-    assert len(built) == len(names)
-    built.clear()
-    assert ran(compiled()).tobytes() == first.tobytes()
-    assert built == []
-
-
-@pytest.mark.parametrize("content", [b"", b"garbage", b"{", b"[" * 10**5, b"\xff\xfe", b"NaN"])
-def test_garbage_is_built_again(content: bytes, built: list[list[str]], tmp_path: Path) -> None:
-    first = ran(compiled())
-    names = [path.stem for path in (tmp_path / "kept").glob("??/*")]
-    for name in names:
-        disk_cache.write(name, content)
-    built.clear()
-    assert ran(compiled()).tobytes() == first.tobytes()
-    assert len(built) == len(names)
+    kept = {name: disk_cache.read(name) for name in names}
+    for number, damage in enumerate(DAMAGES):
+        for name, content in kept.items():
+            changed = damage
+            if callable(damage):
+                changed = json.dumps(damage(json.loads(content))).encode()
+            disk_cache.write(name, changed)
+        built.clear()
+        assert ran(compiled()).tobytes() == first.tobytes(), number
+        assert len(built) == len(names), number
+        assert {name: disk_cache.read(name) for name in names} == kept, number
 
 
 def test_files_that_were_swapped_are_built_again(built: list[list[str]], tmp_path: Path) -> None:
