@@ -190,11 +190,12 @@ def violations(sources: dict[str, str]) -> list[str]:
         if layer_of(module) is None:
             found.append(f"{name}: {module} is in no layer")
             continue
+        for_types = lines_for_types(tree)
         for line, target in imported(tree, name.rpartition(".")[0], modules):
             rule = broken_rule(module, target)
             if rule:
                 found.append(f"{name}:{line}: {module} must not import {target}: {rule}")
-            if line not in lines_for_types(tree) and within(target, PACKAGES):
+            if line not in for_types and within(target, PACKAGES):
                 arrows.setdefault(module, set()).add(target)
         if not within(module, {COMPAT}):
             found += [
