@@ -7,7 +7,7 @@ replayed by ``DRAWS[name](Draw(seed))`` with the name and the seed of the failur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,7 +24,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from tvm.relax.frontend.torch import from_exported_program, from_fx  # noqa: E402
 
-from helpers.imported import TARGET, assert_stock_is_wrong, uncorrected  # noqa: E402
+from helpers.imported import TARGET, assert_stock_is_wrong, runners, uncorrected  # noqa: E402
 from helpers.torch_draws import DRAWS, Call, Draw  # noqa: E402
 from helpers.whole import Function  # noqa: E402
 
@@ -102,24 +102,11 @@ def accepted(what: str, call: Call, door: str) -> Imported | None:
 
 
 def compare(cases: Sequence[Imported]) -> None:
-    """Compare each module with PyTorch: those of one function compiled as one, others alone."""
-    single = [case for case in cases if len(case.module.functions) == 1]
-    named = {f"f{i}": case for i, case in enumerate(single)}
-    if named:
-        joined = build.joined({name: case.module for name, case in named.items()})
-        compare_functions(joined, named)
-    for case in cases:
-        if case not in single:
-            compare_functions(case.module, {"main": case})
-
-
-def compare_functions(module: tvm.IRModule, cases: Mapping[str, Imported]) -> None:
-    vm = build.compiled(module, TARGET)
-    for name, case in cases.items():
+    """Compare modules with PyTorch."""
+    run = runners({f"f{number}": case.module for number, case in enumerate(cases)})
+    for number, case in enumerate(cases):
         inputs = [tvm.runtime.from_dlpack(t.contiguous()) for t in case.call.tensors]
-        result = vm[name](*inputs)
-        result = result if isinstance(result, tvm.runtime.Tensor) else result[0]
-        assert_equal(torch.from_dlpack(result), case)
+        assert_equal(torch.from_dlpack(run[f"f{number}"](*inputs)), case)
 
 
 def assert_equal(got: Any, case: Imported) -> None:

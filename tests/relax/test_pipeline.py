@@ -210,18 +210,23 @@ def operands_of(case: Case, axes: Sequence[str], rng: np.random.Generator) -> li
 
 
 @pytest.mark.parametrize("constant", [False, True], ids=["weight given", "weight constant"])
-@pytest.mark.parametrize("name", CHAINS)
-def test_chain(name: str, constant: bool, rng: np.random.Generator) -> None:
-    """One kernel computes the chain; its values are PyTorch's."""
-    case, body, steps, axes = CHAINS[name]
-    data, weight = case.arrays(rng)
-    operands = operands_of(case, axes, rng)
-    mod = module(case, body, axes, case.stored(weight, 1) if constant else None)
-    assert calls(fused(mod)) in (["call_tir"], ["call_tir"] * 2 if constant else ["call_tir"])
-    arrays = [case.stored(data, 0)] + [case.stored(weight, 1)] * (not constant)
-    arrays += [case.stored(operand, 2) for operand in operands]
-    (got,) = build.run(compiled(mod), "main", *arrays)
-    check(case, got, *expected(case, data, weight, steps, operands))
+def test_chains(constant: bool, rng: np.random.Generator) -> None:
+    """One kernel computes each chain; its values are PyTorch's."""
+    modules, given = {}, {}
+    for name, (case, body, _, axes) in CHAINS.items():
+        data, weight = case.arrays(rng)
+        given[name] = data, weight, operands_of(case, axes, rng)
+        mod = module(case, body, axes, case.stored(weight, 1) if constant else None)
+        found = calls(fused(mod))
+        assert found in (["call_tir"], ["call_tir"] * (2 if constant else 1)), name
+        modules[name] = mod
+    vm = compiled(build.joined(modules))
+    for name, (case, _, steps, _) in CHAINS.items():
+        data, weight, operands = given[name]
+        arrays = [case.stored(data, 0)] + [case.stored(weight, 1)] * (not constant)
+        arrays += [case.stored(operand, 2) for operand in operands]
+        (got,) = build.run(vm, name, *arrays)
+        check(case, got, *expected(case, data, weight, steps, operands))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
