@@ -25,6 +25,7 @@ import importlib.metadata
 import platform
 import random
 import zlib
+from collections.abc import Iterator
 from typing import Any
 
 import hypothesis
@@ -108,6 +109,18 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if exitstatus == pytest.ExitCode.OK and reporter and not reporter.stats.get("passed"):
         reporter.write_line("no test passed: a run of skips alone is refused", red=True)
         session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+@pytest.fixture
+def threads_given_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Restore what command lines set for their process."""
+    import torch
+
+    for name in ("TVM_NUM_THREADS", "TVM_BIND_THREADS"):
+        monkeypatch.setenv(name, os.environ.get(name, "1"))
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

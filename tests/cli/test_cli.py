@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,45 +25,20 @@ from torch import nn
 
 from conv_cli import files
 from conv_cli.measure import max_error, norm_error
+from helpers import command_line
+from helpers.command_line import QUICK, Decoder, one_conv_transpose, save
 from relax_ext.cli import main
+from relax_ext.cli.adapter import RelaxCompiled
 from topi_ext import compat
 
 pytest.importorskip("rich")
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning"),
+    pytest.mark.usefixtures("threads_given_back"),
+]
 
 IS_X86 = platform.machine() == "x86_64"
-QUICK = ["--repeat", "1", "--budget", "0.1", "--threads", "1"]
-
-
-@pytest.fixture(autouse=True)
-def _threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Give back what the command line sets for its process."""
-    for name in ("TVM_NUM_THREADS", "TVM_BIND_THREADS"):
-        monkeypatch.setenv(name, os.environ.get(name, "1"))
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
-class Decoder(nn.Module):
-    """Every kind of trouble in little: groups, output padding of stride's size, dilation."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = nn.ConvTranspose2d(4, 6, 4, stride=2, padding=1)
-        self.b = nn.BatchNorm2d(6)
-        self.c = nn.Conv2d(6, 6, 3, padding=2, dilation=2, groups=3)
-        self.d = nn.ConvTranspose2d(6, 2, 3, stride=2, dilation=3, output_padding=2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = nn.functional.leaky_relu(self.b(self.a(x)), 0.2)
-        return torch.sigmoid(self.d(torch.relu(self.c(x))))
-
-
-def save(path: Path, model: nn.Module, *inputs: torch.Tensor, **options: object) -> Path:
-    torch.manual_seed(0)
-    torch.export.save(torch.export.export(model.eval(), inputs, **options), path)
-    return path
+run, refusal = partial(command_line.run, main), partial(command_line.refused, main)
 
 
 @pytest.fixture(scope="module")
@@ -75,40 +50,6 @@ def pt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = nn.ConvTranspose1d(2, 3, 4, stride=2)
     return save(tmp_path_factory.mktemp("cli") / "small.pt2", model, torch.randn(2, 2, 5))
-
-
-def onnx_file(path: Path, sizes: list[int | str], **attrs: object) -> Path:
-    """One ConvTranspose 3 -> 4, kernel 4 x 3."""
-    onnx = pytest.importorskip("onnx")
-    from onnx import TensorProto, helper, numpy_helper
-
-    weight = np.random.default_rng(0).standard_normal((3, 4, 4, 3)).astype("float32")
-    node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], **attrs)
-    graph = helper.make_graph(
-        [node],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, sizes)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(weight, "w")],
-    )
-    opset = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), str(path))
-    return path
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    status = main([*map(str, arguments), *QUICK])
-    out, err = capsys.readouterr()
-    return status, out, err
-
-
-def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """The line that a refused command prints."""
-    status, out, err = run(capsys, *arguments)
-    lines = [line for line in err.splitlines() if line.strip()]
-    assert (status, out) == (2, "")
-    assert len(lines) == 1 and lines[0].startswith("relax_ext: ")
-    return lines[0]
 
 
 @pytest.mark.slow
@@ -164,26 +105,14 @@ def test_gradients_at_zero(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 )
 def test_onnx(tmp_path: Path, capsys: pytest.CaptureFixture[str], attrs: dict) -> None:
     pytest.importorskip("onnxruntime")
-    path = onnx_file(tmp_path / "up.onnx", ["n", 3, 5, 4], **attrs)
+    path = one_conv_transpose(tmp_path / "up.onnx", ["n", 3, 5, 4], **attrs)
     status, out, _ = run(capsys, path, "--dim", "n=2")
     assert status == 0 and "all 3 correct" in out
 
 
-def test_wrong_results_are_status_1(
-    small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from relax_ext.cli.adapter import RelaxCompiled
-
-    get = RelaxCompiled.get
-
-    def spoilt(self: RelaxCompiled, result: object) -> list[torch.Tensor]:
-        tensors = [t.clone() for t in get(self, result)]
-        for tensor in tensors:
-            tensor.view(-1)[-1] += 0.01
-        return tensors
-
-    monkeypatch.setattr(RelaxCompiled, "get", spoilt)
-    status, out, _ = run(capsys, small)
+def test_wrong_results_are_status_1(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with command_line.spoilt(RelaxCompiled):
+        status, out, _ = run(capsys, small)
     assert status == 1 and "3 of 3 incorrect" in out
 
 
@@ -342,7 +271,7 @@ def test_no_pickle_of_a_file_runs(
 
 
 def test_refused_onnx(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    whole = onnx_file(tmp_path / "up.onnx", ["n", 3, 5, 4]).read_bytes()
+    whole = one_conv_transpose(tmp_path / "up.onnx", ["n", 3, 5, 4]).read_bytes()
     (tmp_path / "cut.onnx").write_bytes(whole[:-30])
     line = refusal(capsys, tmp_path / "cut.onnx")
     assert line.endswith("cut.onnx: not an ONNX file: it is an ONNX file that is cut short")
@@ -352,7 +281,7 @@ def test_refused_onnx(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.parametrize("size", [0, -1, -3])
 def test_sizes_that_are_none(size: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = onnx_file(tmp_path / "up.onnx", [size, 3, 5, 4])
+    path = one_conv_transpose(tmp_path / "up.onnx", [size, 3, 5, 4])
     line = refusal(capsys, path)
     assert "input x: shape (?, 3, 5, 4) has a size without a name, give --shape x=SIZES" in line
 
@@ -362,7 +291,7 @@ def test_an_importer_that_stops_within_a_model(
 ) -> None:
     """TVM prints the operator, and complains of the half of the model that it drops."""
     onnx = pytest.importorskip("onnx")
-    path = onnx_file(tmp_path / "up.onnx", [2, 3, 5, 4])
+    path = one_conv_transpose(tmp_path / "up.onnx", [2, 3, 5, 4])
     proto = onnx.load(str(path))
     proto.graph.node[0].output[0] = "z"
     zero = onnx.numpy_helper.from_array(np.zeros(1, "int64"))
@@ -510,7 +439,7 @@ def test_errors_go_by_places_first(error: object) -> None:
 
 
 def test_refused_options(pt2: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    onnx = onnx_file(tmp_path / "up.onnx", ["n", 3, 5, 4])
+    onnx = one_conv_transpose(tmp_path / "up.onnx", ["n", 3, 5, 4])
     assert "choose it with --dim n=SIZE" in refusal(capsys, onnx)
     assert "free sizes are: n" in refusal(capsys, onnx, "--dim", "m=2")
     assert "has no autograd to compare with" in refusal(capsys, onnx, "--dim", "n=2", "--grad")

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -16,30 +15,15 @@ from torch import nn
 from conv_cli import tflite_model
 from conv_cli.adapter import Compiled
 from conv_cli.measure import Protocol, side
-from helpers.command_line import (
-    one_conv_transpose,
-    refused,
-    report,
-    stored_tflite,
-    threads_given_back,
-)
+from helpers.command_line import one_conv_transpose, refused, report, save, stored_tflite
 from relax_ext.cli import main
 from relax_ext.cli.adapter import RelaxAdapter
 
 pytest.importorskip("rich")
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
-
-
-@pytest.fixture(autouse=True)
-def _threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with threads_given_back(monkeypatch):
-        yield
-
-
-def save(path: Path, model: nn.Module, x: torch.Tensor) -> Path:
-    torch.manual_seed(0)
-    torch.export.save(torch.export.export(model.eval(), (x,)), path)
-    return path
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning"),
+    pytest.mark.usefixtures("threads_given_back"),
+]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from conv_cli.profiling import MEMORY, Entry, Profile, Ran, entries_of
+from helpers.command_line import save
 from relax_ext.cli import main
 
 pytest.importorskip("rich")
@@ -22,9 +23,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     layers = nn.Sequential(
         nn.ConvTranspose2d(2, 3, 4, stride=2), nn.ReLU(), nn.Conv2d(3, 3, 3), nn.MaxPool2d(3)
     )
-    path = tmp_path_factory.mktemp("profile") / "model.pt2"
-    torch.export.save(torch.export.export(layers.eval(), (torch.randn(1, 2, 7, 7),)), path)
-    return path
+    return save(tmp_path_factory.mktemp("profile") / "model.pt2", layers, torch.randn(1, 2, 7, 7))
 
 
 def test_calls_are_put_together() -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from helpers import plans
+from helpers.command_line import save
 from relax_ext.cli import main
 from topi_ext.tuning.database import plain, read
 
@@ -21,9 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::Deprec
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     layers = nn.Sequential(nn.Conv2d(3, 3, 3), nn.ReLU())
-    path = tmp_path_factory.mktemp("tune") / "model.pt2"
-    torch.export.save(torch.export.export(layers.eval(), (torch.randn(1, 3, 7, 7),)), path)
-    return path
+    return save(tmp_path_factory.mktemp("tune") / "model.pt2", layers, torch.randn(1, 3, 7, 7))
 
 
 def test_tuned_then_checked(

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from helpers.process import in_new_process
 from topi_ext import processors
 
 
@@ -108,11 +107,7 @@ def test_an_import_sets_threads_unless_told(
 import os, tvm, relax_ext
 print(tvm.get_global_func('runtime.NumThreads')(), os.environ["TVM_BIND_THREADS"])
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**kept, **told},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.split() == [str(count or processors.usable()), bound]
+    assert in_new_process(code, env={**kept, **told}).split() == [
+        str(count or processors.usable()),
+        bound,
+    ]

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tvm
 from tvm import relax
-from tvm.script import relax as R
 
 import relax_ext
 from helpers import build
@@ -61,13 +60,7 @@ OPERATORS: dict[str, tuple[list[tuple], Callable[..., relax.Expr], bool]] = {
 def module(name: str, sizes: dict[int, object] | None = None) -> tvm.IRModule:
     shapes, body, _ = OPERATORS[name]
     shapes = [[(sizes or {}).get(size, size) for size in shape] for shape in shapes]
-    operands = [relax.Var(f"p{i}", R.Tensor(shape, "float32")) for i, shape in enumerate(shapes)]
-    bb = relax.BlockBuilder()
-    with bb.function("main", operands):
-        with bb.dataflow():
-            out = bb.emit_output(body(bb, *operands))
-        bb.emit_func_output(out)
-    return bb.get()
+    return build.module(lambda *operands: body(relax.BlockBuilder.current(), *operands), *shapes)
 
 
 def arrays(name: str, rng: np.random.Generator) -> list[np.ndarray]:
@@ -121,14 +114,9 @@ def test_scheduled_functions_are_left_alone() -> None:
 def test_extrema_of_columns_have_no_masked_stores(name: str) -> None:
     """They are several times slower than the comparisons on processors without AVX-512."""
     target = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v3"})
-    x = relax.Var("x", R.Tensor((8, 64, 32, 512), "float32"))
-    bb = relax.BlockBuilder()
-    with bb.function("main", [x]):
-        with bb.dataflow():
-            result = bb.emit_output(getattr(OP, name)(x, [0]))
-        bb.emit_func_output(result)
+    mod = build.module(lambda x: getattr(OP, name)(x, [0]), (8, 64, 32, 512))
     with target:
-        mod = relax_ext.pipeline(target)(bb.get())
+        mod = relax_ext.pipeline(target)(mod)
     (func,) = (f for v, f in mod.functions_items() if v.name_hint == name)
     text = tvm.tirx.build(func.with_attr("global_symbol", name), target).inspect_source("asm")
     assert f"v{name}ps" in text and "vmaskmovps" not in text

@@ -15,6 +15,7 @@ import tvm
 from tvm import relax
 
 import relax_ext
+from helpers import build
 from relax_ext.cli import main
 from topi_ext import compat, notices, target
 from topi_ext.compat import builds
@@ -49,18 +50,18 @@ def test_said_once_and_only_where_it_helps() -> None:
 
 @pytest.mark.parametrize("how", ["plain", "pipeline", "pipeline without convolutions"])
 def test_every_compile_says_once_that_a_processor_is_not_named(how: str) -> None:
-    x = relax.Var("x", compat.tensor_type([1, 3, 5, 5], "float32", 4))
     weight = relax.const(np.ones((2, 3, 3, 3), "float32"))
-    bb = relax.BlockBuilder()
-    with bb.function("main", [x]):
-        y = x if "without" in how else bb.emit(relax.op.nn.conv2d(x, weight))
-        bb.emit_func_output(bb.emit(relax.op.nn.relu(y)))
+
+    def body(x: relax.Expr) -> relax.Expr:
+        return relax.op.nn.relu(x if "without" in how else relax.op.nn.conv2d(x, weight))
+
+    mod = build.module(body, [1, 3, 5, 5])
     baseline = tvm.target.Target({"kind": "llvm"})
     pipeline = relax_ext.pipeline(baseline) if "pipeline" in how else "default"
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(2):
-            tvm.compile(bb.get(), baseline, relax_pipeline=pipeline)
+            tvm.compile(mod, baseline, relax_pipeline=pipeline)
     assert sum("names no mcpu" in str(w.message) for w in caught) == 1
 
 
@@ -124,14 +125,7 @@ def test_the_processor_of_an_arm_machine(known: str, monkeypatch: pytest.MonkeyP
 
 
 def convolution() -> tvm.IRModule:
-    x = relax.Var("x", compat.tensor_type((1, 4, 8, 8), "float32", 4))
-    w = relax.Var("w", compat.tensor_type((4, 4, 3, 3), "float32", 4))
-    bb = relax.BlockBuilder()
-    with bb.function("main", [x, w]):
-        with bb.dataflow():
-            y = bb.emit_output(relax.op.nn.conv2d(x, w))
-        bb.emit_func_output(y)
-    return bb.get()
+    return build.module(relax.op.nn.conv2d, (1, 4, 8, 8), (4, 4, 3, 3))
 
 
 def test_advice_made_an_error_breaks_no_compile(capsys: pytest.CaptureFixture[str]) -> None:

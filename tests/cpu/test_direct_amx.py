@@ -16,10 +16,9 @@ import numpy as np
 import pytest
 import tvm
 from tvm import relax
-from tvm.script import relax as R
 
 import relax_ext
-from helpers import guarded
+from helpers import build, guarded
 from helpers.amx import HAS_AMX, IS_ELSEWHERE, REASON, amx_target, check, compiled, products
 from helpers.assembly import assembly, basic_blocks
 from helpers.bfloat16 import BF16, LARGE, SomeKernels, some_block, stored
@@ -124,21 +123,16 @@ def test_model(
     case = LARGE["up"]
     values = case.arrays(rng)
     bias = rng.standard_normal((1, case.geometry.c, 1, 1)).astype(numpy_dtype("bfloat16"))
-    bb = relax.BlockBuilder()
-    data = relax.Var("data", R.Tensor(values[0].shape, "bfloat16"))
-    with bb.function("main", [data]):
-        with bb.dataflow():
-            up = bb.emit(
-                relax.op.nn.conv2d_transpose(
-                    data, constant(values[1]), strides=(2, 2), padding=(1,) * 4
-                )
-            )
-            up = bb.emit(relax.op.nn.relu(bb.emit(relax.op.add(up, constant(bias)))))
-            result = bb.emit_output(up)
-        bb.emit_func_output(result)
+
+    def body(data: relax.Expr) -> relax.Expr:
+        window = dict(strides=(2, 2), padding=(1,) * 4)
+        up = relax.op.nn.conv2d_transpose(data, constant(values[1]), **window)
+        return relax.op.nn.relu(relax.op.add(up, constant(bias)))
+
+    mod = build.module(body, values[0])
     ours = {"relax_pipeline": relax_ext.pipeline(amx_target())} if pipeline == "ours" else {}
     library, given, made = (tmp_path / name for name in ("model.so", "operands", "result"))
-    tvm.compile(bb.finalize(), amx_target(), **ours).export_library(str(library))
+    tvm.compile(mod, amx_target(), **ours).export_library(str(library))
     given.write_bytes(pickle.dumps([values[0]]))
     more = {} if HAS_AMX else {"LD_PRELOAD": str(libraries[1])}
     done = guarded.python("vm_run.py", library, given, made, **more)

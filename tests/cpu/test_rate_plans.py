@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import evaluate_cost_model
 from support import rating
@@ -53,16 +52,13 @@ def test_few_of_many_are_spread_over_the_estimate() -> None:
     assert rating.spread(many[:2], 3) == many[:2]
 
 
+@pytest.mark.usefixtures("threads_given_back")
 def test_a_run(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """Two cases, all kinds: the JSON says on what, which plans, how long, and what the choice
     costs; all values are right."""
     out, plot = tmp_path / "out" / "rate.json", tmp_path / "rate.png"
     given = options("--most", "2", "--json", str(out), "--plot", str(plot))
-    before = torch.get_num_threads()
-    try:
-        assert rating.run([case_of(entry, 0) for entry in CASES], given) == 0
-    finally:
-        torch.set_num_threads(before)
+    assert rating.run([case_of(entry, 0) for entry in CASES], given) == 0
     found = json.loads(out.read_text())
     assert plot.stat().st_size > 0
     head = {"date", "commit", "cpu", "features", "machine", "threads", "versions", "within", "most"}

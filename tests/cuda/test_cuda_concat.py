@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 import tvm
 from tvm import relax
-from tvm.script import relax as R
 
 from helpers import build, compare, cuda
 from helpers.cases import numbers
@@ -98,19 +97,16 @@ def decoder(
     """
     layout = "NHWC" if is_last else "NCHW"
     outs, shapes = weights[-1][1], ((2, 8, 8, 8), *weights)
-    x, *weights = (relax.Var(f"v{n}", R.Tensor(one, dtype)) for n, one in enumerate(shapes))
-    bias = relax.const(np.ones((outs,) if is_last else (outs, 1, 1), dtype))
-    bb, nn = relax.BlockBuilder(), op.nn
-    with bb.function("main", [x, *weights]):
-        with bb.dataflow():
-            conv = nn.conv2d(x, weights[0], padding=1, data_layout=layout)
-            skip = bb.emit(nn.relu(bb.emit(conv)))
-            small = bb.emit(nn.conv2d(skip, weights[1], strides=2, data_layout=layout))
-            up = nn.conv2d_transpose(small, weights[2], strides=2, data_layout=layout)
-            up = bb.emit(op.add(bb.emit(up), bias))
-            out = bb.emit_output(joined(bb, skip, up, layout.index("C")))
-        bb.emit_func_output(out)
-    return bb.get()
+    bias, nn = relax.const(np.ones((outs,) if is_last else (outs, 1, 1), dtype)), op.nn
+
+    def body(x: relax.Expr, *weights: relax.Expr) -> relax.Expr:
+        skip = build.emit(nn.relu(nn.conv2d(x, weights[0], padding=1, data_layout=layout)))
+        small = nn.conv2d(skip, weights[1], strides=2, data_layout=layout)
+        up = nn.conv2d_transpose(small, weights[2], strides=2, data_layout=layout)
+        up = build.emit(op.add(up, bias))
+        return joined(relax.BlockBuilder.current(), skip, up, layout.index("C"))
+
+    return build.module(body, *shapes, dtype=dtype)
 
 
 def fused(mod: tvm.IRModule, on: tvm.target.Target | None = None) -> tvm.IRModule:

@@ -6,7 +6,7 @@ Only what a user would call is used: ``relax.op``, ``relax.transform``, ``tvm.co
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -17,7 +17,7 @@ from tvm import relax
 from tvm.script import relax as R
 
 import relax_ext
-from topi_ext.compat import type_of
+from topi_ext.compat import tensor_type, type_of
 
 from . import compare, oracle
 from .cases import Case, numbers
@@ -52,6 +52,46 @@ def parameters(case: Case, sizes: Mapping[str, object] | None = None) -> list[re
         relax.Var(name, R.Tensor(stored_shape(case, which, sizes), case.dtype))
         for which, name in enumerate(("data", "weight"))
     ]
+
+
+def module(
+    body: Callable[..., relax.Expr],
+    *operands: Any,
+    dtype: str = "float32",
+    name: str = "main",
+    attrs: dict[str, Any] | None = None,
+) -> tvm.IRModule:
+    """Return a module of one function, what `body` gives of its parameters.
+
+    Parameters
+    ----------
+    operands : relax.Var, tensor or sequence of sizes
+        A parameter, or the array, tensor or shape that it is made for; `dtype` is that of shapes.
+    """
+    given = []
+    for number, operand in enumerate(operands):
+        if not isinstance(operand, relax.Var):
+            shape = operand.shape if hasattr(operand, "shape") else operand
+            stated = str(getattr(operand, "dtype", dtype)).removeprefix("torch.")
+            operand = relax.Var(f"x{number}", tensor_type(list(shape), stated, len(shape)))
+        given.append(operand)
+    bb = relax.BlockBuilder()
+    with bb.function(name, given, attrs=attrs):
+        with bb.dataflow():
+            out = bb.emit_output(body(*given))
+        bb.emit_func_output(out)
+    return bb.get()
+
+
+def joined(modules: Mapping[str, tvm.IRModule]) -> tvm.IRModule:
+    """One module of the functions ``main``, by name: most of what compiling takes is per module."""
+    mains = {name: mod["main"] for name, mod in modules.items()}
+    return tvm.IRModule({n: f.with_attr("global_symbol", n) for n, f in mains.items()})
+
+
+def emit(value: relax.Expr) -> relax.Var:
+    """Bind a value in the function that is being built; needed where it is read twice."""
+    return relax.BlockBuilder.current().emit(value)
 
 
 def forward_module(
@@ -135,9 +175,13 @@ def second_order_module(cases: Sequence[Case]) -> tvm.IRModule:
     return mod
 
 
-def compiled(mod: tvm.IRModule, on: tvm.target.Target | None = None) -> relax.VirtualMachine:
-    """Compile a module by ``tvm.compile``."""
-    return relax.VirtualMachine(tvm.compile(mod, on or target()), tvm.cpu())
+def compiled(
+    mod: tvm.IRModule, on: tvm.target.Target | str | None = None, *, pipeline: bool = False
+) -> relax.VirtualMachine:
+    """Compile a module by ``tvm.compile``, with the pipeline for whole models if asked."""
+    on = on or target()
+    options = {"relax_pipeline": relax_ext.pipeline(on)} if pipeline else {}
+    return relax.VirtualMachine(tvm.compile(mod, on, **options), tvm.cpu())
 
 
 def run(vm: relax.VirtualMachine, name: str, *arrays: np.ndarray) -> list[np.ndarray]:

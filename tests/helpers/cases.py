@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -184,6 +185,16 @@ class Case:
 
     def with_(self, **changes: Any) -> Case:
         return replace(self, **changes)
+
+
+def permutations(op: str, rank: int) -> tuple[list[str], list[str]]:
+    """Return the permutations of data and of kernel, in the operator's own letters."""
+    kernel = ("IO" if op == "conv_transpose" else "OI") + SPATIAL[rank]
+    data, weight = (
+        ["".join(p) for p in itertools.permutations(letters)]
+        for letters in ("NC" + SPATIAL[rank], kernel)
+    )
+    return data, weight
 
 
 def numbers(rng: np.random.Generator, shape: Sequence[int], dtype: str) -> np.ndarray:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 Main = Callable[[list[str]], int]
 
@@ -20,14 +20,26 @@ STORED = Path(__file__).parents[1] / "data" / "tflite.npz"
 QUICK = ["--repeat", "1", "--budget", "0.1", "--threads", "1"]
 
 
-@contextmanager
-def threads_given_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Restore what the command line sets for its process after the block."""
-    for name in ("TVM_NUM_THREADS", "TVM_BIND_THREADS"):
-        monkeypatch.setenv(name, os.environ.get(name, "1"))
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
+class Decoder(nn.Module):
+    """Every kind of trouble in little: groups, output padding of stride's size, dilation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.ConvTranspose2d(4, 6, 4, stride=2, padding=1)
+        self.b = nn.BatchNorm2d(6)
+        self.c = nn.Conv2d(6, 6, 3, padding=2, dilation=2, groups=3)
+        self.d = nn.ConvTranspose2d(6, 2, 3, stride=2, dilation=3, output_padding=2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.leaky_relu(self.b(self.a(x)), 0.2)
+        return torch.sigmoid(self.d(torch.relu(self.c(x))))
+
+
+def save(path: Path, model: nn.Module, *inputs: torch.Tensor, **options: Any) -> Path:
+    """Write a model as ``torch.export`` does, with the weights of one seed."""
+    torch.manual_seed(0)
+    torch.export.save(torch.export.export(model.eval(), inputs, **options), path)
+    return path
 
 
 def report(main: Main, path: Path, *options: object) -> dict[str, Any]:
@@ -37,14 +49,35 @@ def report(main: Main, path: Path, *options: object) -> dict[str, Any]:
     return {**json.loads(out.read_text()), "status": status}
 
 
-def refused(main: Main, capsys: pytest.CaptureFixture[str], path: Path, *options: object) -> str:
-    """The one line that refuses these arguments, without the package's name."""
+def run(main: Main, capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    """Return the status of a command line, and what it prints on both streams."""
     capsys.readouterr()
-    status = main([str(path), *map(str, options), *QUICK])
-    out, err = capsys.readouterr()
-    (line,) = err.splitlines()
+    status = main([*map(str, arguments), *QUICK])
+    return status, *capsys.readouterr()
+
+
+def refused(main: Main, capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """The one line that refuses these arguments, without the package's name."""
+    status, out, err = run(main, capsys, *arguments)
+    (line,) = filter(str.strip, err.splitlines())
     assert (status, out) == (2, "") and line.startswith(("relax_ext: ", "relay_ext: "))
     return line.partition(": ")[2]
+
+
+@contextmanager
+def spoilt(compiled: Any) -> Iterator[None]:
+    """Every result of this class of compiled functions is wrong in its last element."""
+    get = compiled.get
+
+    def wrong(self: Any, result: object) -> list[torch.Tensor]:
+        tensors = [t.clone() for t in get(self, result)]
+        for tensor in tensors:
+            tensor.view(-1)[-1] += 0.01
+        return tensors
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled, "get", wrong)
+        yield
 
 
 def stored_tflite(kind: str, folder: Path) -> Path:

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import warnings
 from collections.abc import Callable, Iterator
 from types import ModuleType
+from typing import Any
 
-from topi_ext.adapters.import_hooks import ImportHooks
+from topi_ext.adapters.import_hooks import ImportHooks, find
 
 
 @contextlib.contextmanager
@@ -30,6 +32,63 @@ def is_right(check: Callable[[], None]) -> bool:
         except Exception:
             return False
     return True
+
+
+def functions(hooks: ImportHooks, name: str) -> dict[str, Any]:
+    """Return the current functions of an importer that the corrections may replace."""
+    module = importlib.import_module(name)
+    owners = {path: find(module, path) for path in hooks.importers[name].needs}
+    return {
+        path: (owner if isinstance(owner, dict) else vars(owner))[attribute]
+        for path, (owner, attribute) in owners.items()
+    }
+
+
+def assert_given_back(adapter: ModuleType, hooks: ImportHooks, name: str) -> None:
+    """This release of an importer is known, and ``stock()`` and ``unregister()`` restore it."""
+    module = importlib.import_module(name)
+    ours = functions(hooks, name)
+    with adapter.stock():
+        stock = functions(hooks, name)
+        assert hooks.unknown(name, module) == ""
+        replaced = set(hooks.importers[name].corrections(module)) & set(stock)
+        with adapter.stock():
+            assert functions(hooks, name) == stock
+    assert replaced and {path for path in ours if ours[path] is not stock[path]} == replaced
+    adapter.unregister()
+    assert functions(hooks, name) == stock
+    adapter.register()
+    adapter.register()
+    again = functions(hooks, name)
+    assert {path for path in again if again[path] is not stock[path]} == replaced
+
+
+@contextlib.contextmanager
+def stock_converter(adapter: ModuleType, converter: type, name: str) -> Iterator[type]:
+    """TVM's own converter of ONNX, given back at the end, whatever was made of it."""
+    adapter.unregister()
+    stock = vars(converter)[name]
+    yield converter
+    adapter.unregister()
+    setattr(converter, name, stock)
+    if "_impl_v22" in vars(converter):
+        del converter._impl_v22  # type: ignore[attr-defined]  # a test set it
+    adapter.register()
+
+
+def unknown_converters(name: str, parameters: str) -> dict[str, tuple[Callable[[Any], None], str]]:
+    """Changes of a converter of ONNX that make it unknown, and what is said of each."""
+    return {
+        "other parameters": (
+            lambda conv: setattr(conv, name, classmethod(lambda cls, node: None)),
+            f"has no Conv.{name}({parameters})",
+        ),
+        "none": (lambda conv: delattr(conv, name), f"has no Conv.{name}({parameters})"),
+        "a newer one": (
+            lambda conv: setattr(conv, "_impl_v22", classmethod(lambda cls: None)),
+            "has a Conv._impl_v22",
+        ),
+    }
 
 
 def assert_left_alone(

@@ -7,10 +7,13 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TypeVar
 
+import pytest
 from hypothesis import Phase, settings
 
 FUZZ = settings().max_examples > 100
 """True in a long run (``HYPOTHESIS_PROFILE=fuzz``)."""
+
+deep = pytest.mark.skipif(not FUZZ, reason="many more cases: in make fuzz only")
 
 Item = TypeVar("Item")
 

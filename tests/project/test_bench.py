@@ -10,7 +10,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -99,13 +98,6 @@ MORE: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture
-def threads_restored() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
 def written(tmp_path: Path, entries: object) -> Path:
     path = tmp_path / "cases.json"
     path.write_text(json.dumps(entries))
@@ -184,7 +176,7 @@ def test_command_line(tmp_path: Path) -> None:
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.usefixtures("threads_restored")
+@pytest.mark.usefixtures("threads_given_back")
 def test_an_incorrect_result_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against a reference that misses one product, our result is incorrect and the status 1."""
     true_reference = by_torch.reference
@@ -209,7 +201,7 @@ def test_the_other_ir_is_refused_in_one_line(tmp_path: Path) -> None:
         session.run(options(tmp_path, "--ir", "relay"))
 
 
-@pytest.mark.usefixtures("threads_restored")
+@pytest.mark.usefixtures("threads_given_back")
 def test_a_failing_build_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise RuntimeError("a traceback\nno such kernel")
@@ -224,7 +216,7 @@ def test_a_failing_build_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert row["notes"] == ["ours fails: RuntimeError: no such kernel"]
 
 
-@pytest.mark.usefixtures("threads_restored")
+@pytest.mark.usefixtures("threads_given_back")
 def test_an_incorrect_result_of_any_size_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,7 +260,7 @@ PACKED = {
 }
 
 
-@pytest.mark.usefixtures("threads_restored")
+@pytest.mark.usefixtures("threads_given_back")
 @pytest.mark.parametrize(
     "baseline", [pytest.param(name, marks=marks) for name, marks in PACKED.items()]
 )

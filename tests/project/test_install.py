@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 import sys
 from pathlib import Path
 from zipfile import ZipFile
@@ -15,17 +14,12 @@ import pytest
 import tomllib
 
 import cuda_emulator
+from helpers.process import in_new_process
 from helpers.wheel import built
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 OWN = ("python", "scripts", "tests", "examples")
 OPTIONAL = ("torch", "onnx", "onnxruntime", "rich", "tqdm", "matplotlib", "sklearn", "scipy")
-
-
-def run(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_numpy_is_the_only_hard_dependency() -> None:
@@ -47,7 +41,7 @@ def test_one_version_is_stated() -> None:
 
 @pytest.mark.parametrize("package", ["topi_ext", "relax_ext"])
 def test_import_needs_no_extra_and_changes_no_environment(package: str) -> None:
-    run(
+    in_new_process(
         "import os, sys\n"
         f"for name in {OPTIONAL}: sys.modules[name] = None\n"
         f"before = dict(os.environ)\nimport {package}\n"
@@ -66,7 +60,9 @@ def test_the_emulator_is_in_a_checkout_but_not_in_the_wheel(tmp_path: Path) -> N
 
 def test_import_leaves_the_threads_alone() -> None:
     count = "print(tvm.get_global_func('runtime.NumThreads')())"
-    assert run(f"import tvm; {count}") == run(f"import tvm, relax_ext; {count}")
+    assert in_new_process(f"import tvm; {count}") == in_new_process(
+        f"import tvm, relax_ext; {count}"
+    )
 
 
 def test_one_oldest_python_is_stated() -> None:

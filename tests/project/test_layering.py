@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from helpers.process import in_new_process
 
 PYTHON = Path(__file__).parents[2] / "python"
 
@@ -190,11 +191,12 @@ def violations(sources: dict[str, str]) -> list[str]:
         if layer_of(module) is None:
             found.append(f"{name}: {module} is in no layer")
             continue
+        for_types = lines_for_types(tree)
         for line, target in imported(tree, name.rpartition(".")[0], modules):
             rule = broken_rule(module, target)
             if rule:
                 found.append(f"{name}:{line}: {module} must not import {target}: {rule}")
-            if line not in lines_for_types(tree) and within(target, PACKAGES):
+            if line not in for_types and within(target, PACKAGES):
                 arrows.setdefault(module, set()).add(target)
         if not within(module, {COMPAT}):
             found += [
@@ -307,25 +309,18 @@ def test_what_scripts_share_imports_no_script() -> None:
         ("topi_ext.spec.gradients", "import tvm.te", "without TVM"),
         ("topi_ext.spec.reference", "def f():\n    from tvm import te", "without TVM"),
         ("topi_ext.cpu.select.choose", "from ...compat import Target", "without TVM"),
-        ("topi_ext.cpu.select.choose", "from topi_ext import compat", "without TVM"),
         ("topi_ext.spec.reference", "from ..te.definitions import conv", "without TVM"),
         ("topi_ext.te.definitions", "from ..cpu.kernels import phase", "runs back"),
         ("topi_ext.cpu.kernels.phase", "from ...backend import build", "runs back"),
-        ("topi_ext.cpu.kernels.phase", "import topi_ext", "runs back"),
-        ("topi_ext.backend", "import relax_ext", "runs back"),
         ("topi_ext.schedules.loops", "from tvm import relax", "adapter of that IR"),
         ("topi_ext.schedules.loops", "import tvm\n\nf = tvm.relax.const", "knows no IR"),
         ("topi_ext.compat.ir", "from ..spec.geometry import Geometry", "stands on TVM alone"),
         ("topi_ext.helpers", "", "no layer"),
-        ("torch_ext.ops", "", "no layer"),
         ("relax_ext.op.ops", "from topi_ext.helpers import f", "no layer"),
         ("relax_ext.op.ops", "import relay_ext", "never meet"),
-        ("relay_ext.ops", "from relax_ext.op.ops import f", "never meet"),
         ("topi_ext.cuda.plan.direct", "from ...cpu.machine import CpuMachine", "never meet"),
         ("relax_ext.op.ops", "from tvm import relay", "adapter of that IR"),
         ("relax_ext.op.ops", "from scripts import bench", "stands above"),
-        ("relax_ext.op.ops", "from support.timing import timed", "stands above"),
-        ("relax_ext.op.ops", "import dump_kernels", "stands above"),
         (
             "relax_ext.tune",
             "def f():\n    import conv_cli.report",
@@ -349,18 +344,8 @@ def test_a_broken_rule_is_seen(module: str, text: str, said: str) -> None:
     assert [line for line in found if line.startswith(f"{module}:") and said in line], found
 
 
-def test_a_circle_of_neighbours_is_seen() -> None:
-    found = violations(
-        {
-            "topi_ext.spec.gradients": "from . import reference",
-            "topi_ext.spec.reference": "from .gradients import Ops",
-        }
-    )
-    assert any("circle" in line for line in found), found
-
-
-def test_a_circle_in_one_room_is_seen_but_for_types() -> None:
-    there = {"topi_ext.cpu.plan.a": "from .b import f"}
+def test_a_circle_is_seen_but_for_types() -> None:
+    there = {"topi_ext.cpu.plan.a": "from . import b"}
     back = "from .a import g"
     assert any("circle" in line for line in violations(there | {"topi_ext.cpu.plan.b": back}))
     types = f"from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    {back}"
@@ -369,14 +354,12 @@ def test_a_circle_in_one_room_is_seen_but_for_types() -> None:
 
 def test_importing_the_library_does_not_import_its_command_line() -> None:
     """The imports above are read; those by name are not."""
-    code = "import sys, relax_ext; sys.exit(any(one.startswith('conv_cli') for one in sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    in_new_process(
+        "import sys, relax_ext; sys.exit(any(one.startswith('conv_cli') for one in sys.modules))"
+    )
 
 
-@pytest.mark.parametrize("module", sorted(WITHOUT_TVM))
-def test_modules_without_tvm_import_without_tvm(module: str) -> None:
+def test_modules_without_tvm_import_without_tvm() -> None:
     """The imports above are read; these are run, façade included."""
-    code = f"import sys; sys.modules['tvm'] = None; import {module}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    names = ", ".join(sorted(WITHOUT_TVM))
+    in_new_process(f"import sys; sys.modules['tvm'] = None; import {names}")

@@ -123,19 +123,6 @@ def test_docstrings_start_with_a_verb_or_a_noun() -> None:
     assert found == []
 
 
-def test_an_unclear_opening_is_seen() -> None:
-    text = """
-def f():
-    '''What it returns.'''
-class A:
-    '''Whatever the device: an offset.'''
-B = 1
-'''
-Of a block.'''
-"""
-    assert sorted(unclear_openings(text)) == ["3: What", "7: Of"]
-
-
 def code_violations(name: str, text: str) -> Iterator[str]:
     """One line per broken rule of functions and classes in a module of this name."""
     tree = ast.parse(text)
@@ -219,26 +206,7 @@ def test_no_emitted_loop_is_left_early() -> None:
     assert [line for name, tree in trees.items() for line in early_exits(name, tree, loops)] == []
 
 
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        ("for i in emit.loop(n):\n  break", "break inside emit.loop"),
-        ("for i, j in grid(m, n):\n  if i: continue", "continue inside grid"),
-        ("for holds in emit.sides(c):\n  return", "return inside an emitted loop"),
-        ("for _ in emit.only_if(c):\n  for a in b:\n    return a", "return inside an emitted loop"),
-        (
-            "for block, i in self.splits.blocks_of(s):\n  continue",
-            "continue inside self.splits.blocks_of",
-        ),
-        ("for a in b:\n  for i in emit.tiles(m, n):\n    break", "break inside emit.tiles"),
-    ],
-)
-def test_an_early_exit_is_seen(body: str, said: str) -> None:
-    (line,) = early_exits("a.py", ast.parse(body), {*EMITTED_LOOPS, "blocks_of"})
-    assert line.split(": ", 1)[1] == said
-
-
-def test_generators_of_emitters_are_found() -> None:
+def test_an_early_exit_is_seen() -> None:
     text = """
 class A:
     def tiles_of(self):
@@ -247,10 +215,21 @@ class A:
     @contextmanager
     def task(self):
         yield 1
-    def size(self):
-        return 1
+def f():
+    for i in emit.loop(n):
+        break
+    for block, i in self.splits.tiles_of(s):
+        if i: continue
+        for a in b:
+            return a
 """
-    assert generators(ast.parse(text)) == {"tiles_of"}
+    tree = ast.parse(text)
+    assert generators(tree) == {"tiles_of"}
+    assert list(early_exits("a.py", tree, {*EMITTED_LOOPS, *generators(tree)})) == [
+        "a.py:11: break inside emit.loop",
+        "a.py:13: continue inside self.splits.tiles_of",
+        "a.py:15: return inside an emitted loop",
+    ]
 
 
 def test_every_command_of_make_has_one_rule() -> None:
@@ -286,25 +265,26 @@ def test_only_its_own_modules_ask_for_the_class_of_a_plan() -> None:
     assert asking == []
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("def f():\n" + "    pass\n" * MOST_LINES, "f: 61 lines"),
-        ("def f(a, b, c, d, /, e, f, *, g, h): pass", "f: 8 parameters"),
-        ("class A:\n    def g(self):\n        self.x = 1", "A: g sets x"),
-        ("class A:\n    def g(self):\n        self.x, b = 1, 2", "A: g sets x"),
-        ("class A:\n    def g(self):\n        self.x += 1", "A: g sets x"),
-        ("class A:\n    def g(self):\n        def h():\n            self.x = 1", "A: g sets x"),
-        (
-            "class A:\n    def __init__(self):\n        x = emit.let(1)",
-            "A: __init__ emits: emit.let",
-        ),
-        ("class A:\n    @cached_property\n    def g(self): pass", "A: g is cached"),
-    ],
-)
-def test_a_broken_rule_of_functions_is_seen(text: str, said: str) -> None:
-    assert list(code_violations("topi_ext/cpu/kernels/a.py", text)) == [
-        f"topi_ext/cpu/kernels/a.py: {said}"
+def test_a_broken_rule_of_functions_is_seen() -> None:
+    text = """
+class A:
+    def __init__(self):
+        self.x = emit.let(1)
+    def g(self, a, b, c, d, /, e, f, *, h, i):
+        self.x, b = 1, 2
+        def h():
+            self.y += 1
+    @cached_property
+    def k(self):
+"""
+    found = code_violations("topi_ext/cpu/kernels/a.py", text + "        pass\n" * MOST_LINES)
+    assert sorted(line.partition(": ")[2] for line in found) == [
+        "A: __init__ emits: emit.let",
+        "A: g sets x",
+        "A: g sets y",
+        "A: k is cached",
+        "g: 8 parameters",
+        "k: 61 lines",
     ]
 
 
@@ -318,15 +298,3 @@ def test_kernels_say_what_their_product_is() -> None:
         assert "product" in said, f"{path.name} names no product"
         if "no matrix product" not in said:
             assert re.search(r"\bK\b", said), f"{path.name} does not say what K is"
-
-
-@pytest.mark.parametrize(
-    ("pattern", "bad", "good"),
-    [
-        (MACHINE_PATH, "open('/home/me/x.npy')", "open('tests/x.npy'), https://a.b/work/x"),
-        (SUPPRESSION, "# ruff: noqa: E501", "x = 1  # noqa: E501"),
-    ],
-)
-def test_the_patterns_see_what_they_should(pattern: re.Pattern[str], bad: str, good: str) -> None:
-    assert pattern.search(bad)
-    assert not pattern.search(good)

@@ -55,7 +55,7 @@ def test_patches_are_as_git_am_takes_them(tmp_path: Path) -> None:
     assert len(added) == 7
     assert all(path.read_text().startswith("# Licensed to the Apache") for path in added)
     assert not any("topi_ext" in path.read_text() for path in added)
-    rules = ROOT / "tools" / "upstream_series" / "relax_code" / "ruff.toml"
+    rules = ROOT / "scripts" / "support" / "upstream" / "relax_code" / "ruff.toml"
     for check in (["check", "--quiet", "--ignore=E402,F401,F403,F405"], ["format", "--check"]):
         command = [str(ROOT / ".venv/bin/python"), "-m", "ruff", *check, "--config", str(rules)]
         done = subprocess.run([*command, *map(str, added)], capture_output=True, text=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from tvm import relax
 from tvm.relax.frontend.torch import from_exported_program
 
+from helpers import build
 from helpers.whole import TARGET, Function, check, compiled, ours
 from relax_ext.fusion import attention
 from topi_ext.compat import tensor_type
@@ -243,15 +245,8 @@ def test_the_operator_by_plain_compile(causal: str | None, queries: int) -> None
     than keys ``BottomRight`` still reads further than ``TopLeft``, as TVM documents it."""
     torch.manual_seed(0)
     given = [torch.randn(2, size, 3, 16) for size in (queries, 52, 52)]
-    types = [tensor_type(one.shape, "float32", 4) for one in given]
-    q, k, v = (relax.Var(name, kind) for name, kind in zip("qkv", types))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [q, k, v]):
-        with builder.dataflow():
-            made = builder.emit_output(relax.op.nn.attention(q, k, v, causal_mask=causal))
-        builder.emit_func_output(made)
-    executable = tvm.compile(builder.get(), TARGET)
-    run = relax.VirtualMachine(executable, tvm.cpu())["main"]
+    mod = build.module(partial(relax.op.nn.attention, causal_mask=causal), *given)
+    run = build.compiled(mod, TARGET)["main"]
     result = run(*(tvm.runtime.tensor(x.numpy()) for x in given)).numpy()
     last = {"TopLeft": 0, "BottomRight": 12}.get(causal or "", 52)
     mask = torch.ones(queries, 52, dtype=torch.bool).tril(last)

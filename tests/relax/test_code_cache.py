@@ -21,13 +21,14 @@ from tvm import relax
 from tvm.ir.instrument import PassTimingInstrument
 
 import relax_ext
+from helpers.build import module as module_of
 from relax_ext import executable_cache
 from relax_ext.cli import main
 from topi_ext.code_cache import build as code_cache
 from topi_ext.code_cache import disk as disk_cache
 from topi_ext.code_cache.assembly import _with_own_names
 from topi_ext.code_cache.build import CachedBuild, keeping, why_nothing_is_kept
-from topi_ext.compat import builds, tensor_type, tir
+from topi_ext.compat import builds, tir
 from topi_ext.tuning import database
 
 REASON = why_nothing_is_kept(relax_ext.host_target())
@@ -59,15 +60,13 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 def model(weight: np.ndarray = WEIGHT) -> tvm.IRModule:
     """A convolution of constant weights, a sum that is an operator of its own, and tanh."""
-    x = relax.Var("x", tensor_type(list(DATA.shape), "float32", 4))
-    bb = relax.BlockBuilder()
-    with bb.function("main", [x]):
-        with bb.dataflow():
-            y = bb.emit(relax.op.nn.conv2d(x, relax.const(weight), padding=(1, 1)))
-            y = bb.emit(relax.op.tanh(relax.op.add(y, relax.op.nn.max_pool2d(x, (1, 1)))))
-            out = bb.emit_output(relax.op.cumsum(y, axis=1))
-        bb.emit_func_output(out)
-    return bb.get()
+
+    def body(x: relax.Expr) -> relax.Expr:
+        y = relax.op.nn.conv2d(x, relax.const(weight), padding=(1, 1))
+        y = relax.op.tanh(relax.op.add(y, relax.op.nn.max_pool2d(x, (1, 1))))
+        return relax.op.cumsum(y, axis=1)
+
+    return module_of(body, DATA)
 
 
 def compiled(mod: tvm.IRModule | None = None, **options: Any) -> Any:
@@ -115,52 +114,43 @@ def _changed(**fields: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
     return lambda entry: {**entry, **fields}
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda entry: None,
-        lambda entry: [],
-        lambda entry: {},
-        lambda entry: {name: value for name, value in entry.items() if name != "text"},
-        _changed(more=1),
-        _changed(functions=[]),
-        _changed(functions=None),
-        _changed(functions=["__tvm_ffi_other"]),
-        _changed(pointers=['a"']),
-        _changed(text=""),
-        _changed(text="garbage"),
-        _changed(text=None),
-        _changed(head="garbage"),
-        _changed(flag="garbage"),
-        lambda entry: {**entry, "text": entry["text"].replace(":\\0A", ":\n")},
-        lambda entry: {**entry, "text": entry["text"] + "\ud800"},
-    ],
-)
-def test_what_is_no_whole_function_is_built_again(
-    damage: Callable[[Any], Any], built: list[list[str]], tmp_path: Path
-) -> None:
+DAMAGES: list[Callable[[Any], Any] | bytes] = [
+    lambda entry: None,
+    lambda entry: [],
+    lambda entry: {},
+    lambda entry: {name: value for name, value in entry.items() if name != "text"},
+    _changed(more=1),
+    _changed(functions=[]),
+    _changed(functions=None),
+    _changed(functions=["__tvm_ffi_other"]),
+    _changed(pointers=['a"']),
+    _changed(text=""),
+    _changed(text="garbage"),
+    _changed(text=None),
+    _changed(head="garbage"),
+    _changed(flag="garbage"),
+    lambda entry: {**entry, "text": entry["text"].replace(":\\0A", ":\n")},
+    lambda entry: {**entry, "text": entry["text"] + "\ud800"},
+    *(b"", b"garbage", b"{", b"[" * 10**5, b"\xff\xfe", b"NaN"),
+]
+"""Changes of what a file holds, and other contents."""
+
+
+def test_what_is_no_whole_function_is_built_again(built: list[list[str]], tmp_path: Path) -> None:
     """Files that were written as they should be, but for what they hold."""
     first = ran(compiled())
     names = [path.stem for path in (tmp_path / "kept").glob("??/*")]
-    for name in names:
-        disk_cache.write(name, json.dumps(damage(json.loads(disk_cache.read(name)))).encode())
-    built.clear()
-    assert ran(compiled()).tobytes() == first.tobytes()
-    assert len(built) == len(names)
-    built.clear()
-    assert ran(compiled()).tobytes() == first.tobytes()
-    assert built == []
-
-
-@pytest.mark.parametrize("content", [b"", b"garbage", b"{", b"[" * 10**5, b"\xff\xfe", b"NaN"])
-def test_garbage_is_built_again(content: bytes, built: list[list[str]], tmp_path: Path) -> None:
-    first = ran(compiled())
-    names = [path.stem for path in (tmp_path / "kept").glob("??/*")]
-    for name in names:
-        disk_cache.write(name, content)
-    built.clear()
-    assert ran(compiled()).tobytes() == first.tobytes()
-    assert len(built) == len(names)
+    kept = {name: disk_cache.read(name) for name in names}
+    for number, damage in enumerate(DAMAGES):
+        for name, content in kept.items():
+            changed = damage
+            if callable(damage):
+                changed = json.dumps(damage(json.loads(content))).encode()
+            disk_cache.write(name, changed)
+        built.clear()
+        assert ran(compiled()).tobytes() == first.tobytes(), number
+        assert len(built) == len(names), number
+        assert {name: disk_cache.read(name) for name in names} == kept, number
 
 
 def test_files_that_were_swapped_are_built_again(built: list[list[str]], tmp_path: Path) -> None:
@@ -366,16 +356,12 @@ def test_an_ffi_that_cannot_write_functions(
 
 def with_arguments(axis: int = 1) -> tvm.IRModule:
     """A convolution whose weight is an argument, and a softmax."""
-    x = relax.Var("x", tensor_type(list(DATA.shape), "float32", 4))
-    w = relax.Var("w", tensor_type(list(WEIGHT.shape), "float32", 4))
-    bb = relax.BlockBuilder()
-    with bb.function("main", [x, w], attrs={"num_input": 1}):
-        with bb.dataflow():
-            y = bb.emit(relax.op.nn.conv2d(x, w, padding=(1, 1)))
-            y = bb.emit(relax.op.add(y, relax.const(np.float32(0.5))))
-            out = bb.emit_output(relax.op.nn.softmax(y, axis))
-        bb.emit_func_output(out)
-    return bb.get()
+
+    def body(x: relax.Expr, w: relax.Expr) -> relax.Expr:
+        y = relax.op.nn.conv2d(x, w, padding=(1, 1))
+        return relax.op.nn.softmax(relax.op.add(y, relax.const(np.float32(0.5))), axis)
+
+    return module_of(body, DATA, WEIGHT, attrs={"num_input": 1})
 
 
 def result_of(executable: Any, is_packed: bool = False) -> np.ndarray:

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from tvm import relax
 from tvm.relax.frontend.torch import from_exported_program
 
+from helpers import build
 from helpers.whole import TARGET, TOLERANCE, check, compiled, ours
 from relax_ext.pipeline import pipeline, with_packed_parameters
-from topi_ext.compat import tensor_type, tir
+from topi_ext.compat import tir
 
 
 def enlarged(x: Tensor, mode: str = "bilinear", scale: int = 2, **more: Any) -> Tensor:
@@ -142,19 +143,16 @@ def joined(method: str, kernel: int, dtype: str = "float32", weight: Any = None)
     The weight is a parameter that is known when the model is loaded, if it is not given.
     """
     height, width = (tir.Var(name, "int64") for name in "hw")
-    x = relax.Var("x", tensor_type([1, 4, height, width], dtype, 4))
-    y = relax.Var("y", tensor_type([1, 3, height * 2, width * 3], dtype, 4))
-    w = relax.Var("w", tensor_type([2, 7, kernel, kernel], dtype, 4))
-    bb = relax.BlockBuilder()
-    with bb.function("main", [x, y, w], attrs={"num_input": 2}):
-        with bb.dataflow():
-            size = relax.ShapeExpr([height * 2, width * 3])
-            up = bb.emit(relax.op.image.resize2d(x, size, layout="NCHW", **RESIZES[method]))
-            both = bb.emit(relax.op.concat([up, y], 1))
-            given = w if weight is None else relax.const(weight)
-            out = bb.emit_output(relax.op.nn.conv2d(both, given, padding=kernel // 2))
-        bb.emit_func_output(out)
-    return bb.get()
+    size = [height * 2, width * 3]
+
+    def body(x: Any, y: Any, w: Any) -> Any:
+        up = relax.op.image.resize2d(x, relax.ShapeExpr(size), layout="NCHW", **RESIZES[method])
+        both = relax.op.concat([build.emit(up), y], 1)
+        given = w if weight is None else relax.const(weight)
+        return relax.op.nn.conv2d(both, given, padding=kernel // 2)
+
+    shapes = [1, 4, height, width], [1, 3, *size], [2, 7, kernel, kernel]
+    return build.module(body, *shapes, dtype=dtype, attrs={"num_input": 2})
 
 
 RESIZES = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from tvm.relax.frontend.torch import from_exported_program
 from tvm.script import relax as R
 
 import relax_ext
+from helpers import build
 from helpers.gradient_cases import FAMILIES, GradientCase, constant
 from helpers.torch_draws import Draw
 from helpers.whole import TARGET
@@ -91,9 +93,7 @@ def assert_close(got: Sequence[np.ndarray], want: Sequence[np.ndarray], limit: f
         assert error <= limit, f"{what}, gradient {index}: off by {error:.1e} of the largest"
 
 
-def compiled(mod: Any) -> Any:
-    """Compile by plain ``tvm.compile``."""
-    return relax.VirtualMachine(tvm.compile(mod, TARGET), tvm.cpu())
+compiled = partial(build.compiled, on=TARGET)
 
 
 @pytest.mark.parametrize(
@@ -142,26 +142,6 @@ OTHERS = {
     "relax.grad.max_pool2d_backward",  # test_second_order
     "relax.nn.dropout",  # test_refusals
 }
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_stock_has_no_rule(family: str) -> None:
-    """The cases fail without our rules, but for those of operators that TVM has a rule of."""
-    with relax_ext.stock():
-        theirs = {name for name in GRADIENTS if _op_attr(name) is not None}
-        assert theirs == REPLACED
-        for name, drawn in FAMILIES[family].items():
-            case = drawn(Draw(name))
-            bb = relax.BlockBuilder()
-            add_function(bb, "f", case, expected(case, 0)[0])
-            calls: set[str] = set()
-            relax.analysis.post_order_visit(
-                bb.get()["f"],
-                lambda e, calls=calls: calls.add(e.op.name) if isinstance(e, relax.Call) else None,
-            )
-            if calls & (set(GRADIENTS) - REPLACED):
-                with pytest.raises(Exception, match="radient"):
-                    relax.transform.Gradient("f")(bb.get())
 
 
 REPLACED = {
@@ -365,18 +345,16 @@ def test_zeros_of_unused_fields_are_left_out() -> None:
     """The importer of PyTorch makes a tuple of the results of a batch norm, of which some are
     unused."""
     shapes = [(4, 3, 5), *[(3,)] * 4]
-    params = [relax.Var(f"p{i}", R.Tensor(shape, "float32")) for i, shape in enumerate(shapes)]
-    bb = relax.BlockBuilder()
-    with bb.function("main", params):
-        with bb.dataflow():
-            norm = bb.emit(op.nn.batch_norm(*params, 1, training=True))
-            parts = [bb.emit(relax.TupleGetItem(norm, index)) for index in range(3)]
-            y = bb.emit(relax.TupleGetItem(bb.emit(relax.Tuple(parts)), 0))
-            loss = bb.emit_output(op.sum(op.multiply(y, y)))
-        bb.emit_func_output(loss)
-    mod = relax.transform.DeadCodeElimination()(
-        relax.transform.Gradient("main", params[:3])(bb.get())
-    )
+
+    def loss(*params: Any) -> Any:
+        norm = build.emit(op.nn.batch_norm(*params, 1, training=True))
+        parts = [build.emit(relax.TupleGetItem(norm, index)) for index in range(3)]
+        y = build.emit(relax.TupleGetItem(build.emit(relax.Tuple(parts)), 0))
+        return op.sum(op.multiply(y, y))
+
+    mod = build.module(loss, *shapes)
+    mod = relax.transform.Gradient("main", mod["main"].params[:3])(mod)
+    mod = relax.transform.DeadCodeElimination()(mod)
     created: list[tuple[int, ...]] = []
 
     def note(expr: Any) -> None:
@@ -552,15 +530,13 @@ def test_half_precision_is_summed_in_float32(dtype: str) -> None:
     bfloat16.
     """
     shapes = [(8, 1, 5000), *[(1,)] * 4]
-    params = [relax.Var(f"p{i}", R.Tensor(shape, "float32")) for i, shape in enumerate(shapes)]
-    bb = relax.BlockBuilder()
-    with bb.function("main", params):
-        with bb.dataflow():
-            narrow = [bb.emit(op.astype(param, dtype)) for param in params]
-            y = bb.emit(first(op.nn.batch_norm(*narrow, 1, training=False)))
-            loss = bb.emit_output(op.sum(bb.emit(op.astype(y, "float32"))))
-        bb.emit_func_output(loss)
-    machine = compiled(relax.transform.Gradient("main")(bb.get()))
+
+    def loss(*params: Any) -> Any:
+        narrow = [build.emit(op.astype(param, dtype)) for param in params]
+        y = build.emit(first(build.emit(op.nn.batch_norm(*narrow, 1, training=False))))
+        return op.sum(op.astype(y, "float32"))
+
+    machine = compiled(relax.transform.Gradient("main")(build.module(loss, *shapes)))
     arrays = [tvm.runtime.tensor(np.ones(shape, "float32")) for shape in shapes]
     _, (_, _, dbeta, _, _) = machine["main_adjoint"](*arrays)
     assert dbeta.numpy()[0] == pytest.approx(40000, rel=EPSILON[dtype])
@@ -641,14 +617,9 @@ def _add_gradient_norm(bb: Any, name: str, case: GradientCase, weights: Sequence
 
 
 def _refused(shapes: Sequence[tuple[Any, ...]], ours: Callable[..., Any]) -> str:
-    params = [relax.Var(f"p{i}", R.Tensor(shape, "float32")) for i, shape in enumerate(shapes)]
-    bb = relax.BlockBuilder()
-    with bb.function("main", params):
-        with bb.dataflow():
-            loss = bb.emit_output(op.sum(bb.emit(ours(*params))))
-        bb.emit_func_output(loss)
+    mod = build.module(lambda *params: op.sum(build.emit(ours(*params))), *shapes)
     with pytest.raises(ValueError) as caught:
-        relax.transform.Gradient("main")(bb.get())
+        relax.transform.Gradient("main")(mod)
     return str(caught.value).strip().splitlines()[-1]
 
 

@@ -14,11 +14,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 import tvm
-from tvm import relax
 from tvm.relax import op
-from tvm.script import relax as R
 
-from helpers.whole import compiled
+from helpers import build
+from helpers.whole import TARGET
 
 EPSILON = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 
@@ -50,20 +49,14 @@ def arguments(name: str, dtype: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", EPSILON)
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_function(name: str, dtype: str) -> None:
+@pytest.mark.parametrize("pipeline", [False, True], ids=["plain", "pipeline"])
+def test_functions(pipeline: bool, dtype: str) -> None:
     """One rounding, and 40 units of float32 relative to 1: gelu and elu subtract numbers near 1."""
-    function, oracle = FUNCTIONS[name]
-    x = arguments(name, dtype)
-    bb, operand = relax.BlockBuilder(), relax.Var("x", R.Tensor(tuple(x.shape), dtype))
-    with bb.function("main", [operand]):
-        with bb.dataflow():
-            result = bb.emit_output(function(operand))
-        bb.emit_func_output(result)
-    module = bb.get()
-    want = oracle(x.double()).double()
-    plain = relax.VirtualMachine(tvm.compile(module, "llvm"), tvm.cpu())["main"]
-    for run in (plain, compiled(module)[0]):
-        got = torch.from_dlpack(run(tvm.runtime.from_dlpack(x))).double()
+    given = {name: arguments(name, dtype) for name in FUNCTIONS}
+    mod = build.joined({name: build.module(FUNCTIONS[name][0], x) for name, x in given.items()})
+    machine = build.compiled(mod, TARGET if pipeline else "llvm", pipeline=pipeline)
+    for name, x in given.items():
+        want = FUNCTIONS[name][1](x.double()).double()
+        got = torch.from_dlpack(machine[name](tvm.runtime.from_dlpack(x))).double()
         limit = 1.01 * EPSILON[dtype] * want.abs() + 40 * np.finfo("float32").eps
-        assert bool(((got - want).abs() <= limit).all())
+        assert bool(((got - want).abs() <= limit).all()), name

@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 import tvm
 
+from helpers import build
+
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
 
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from onnx.reference import ReferenceEvaluator  # noqa: E402
-from tvm import relax  # noqa: E402
 from tvm.relax.frontend.onnx import from_onnx  # noqa: E402
 
 from helpers.imported import piped, uncorrected  # noqa: E402
@@ -64,7 +65,7 @@ def check(proto: Any, x: np.ndarray, steps: float = 1) -> list[str]:
     """Compare plain and pipeline; the kernels of the pipeline."""
     want = oracle(proto, x).astype("float64")
     mod = from_onnx(proto)
-    vm = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())
+    vm = build.compiled(mod, "llvm")
     run, kernels = piped(mod)
     for one in (vm["main"], run):
         got = one(tvm.runtime.tensor(x))

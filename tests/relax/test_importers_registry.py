@@ -5,18 +5,19 @@ where an importer is not the one that we know."""
 from __future__ import annotations
 
 import importlib
-import subprocess
-import sys
-import textwrap
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 import relax_ext
-from helpers.corrections import assert_left_alone
+from helpers.corrections import (
+    assert_given_back,
+    assert_left_alone,
+    stock_converter,
+    unknown_converters,
+)
+from helpers.process import in_new_process
 from relax_ext.importers import HOOKS
-from topi_ext.adapters.import_hooks import find
 
 ONNX = "tvm.relax.frontend.onnx.onnx_frontend"
 TFLITE = "tvm.relax.frontend.tflite.tflite_frontend"
@@ -30,59 +31,17 @@ def _registered_again() -> Iterator[None]:
 
 @pytest.fixture
 def conv() -> Iterator[type]:
-    """ONNX's converter of convolutions, TVM's own, given back at the end."""
-    converter = module(ONNX).Conv
-    relax_ext.unregister()
-    stock = vars(converter)["_impl_v11"]
-    yield converter
-    relax_ext.unregister()
-    converter._impl_v11 = stock
-    if "_impl_v22" in vars(converter):
-        del converter._impl_v22
-
-
-def module(name: str) -> Any:
-    framework = name.split(".")[3]
-    if framework == "torch":
-        pytest.importorskip("torch")
-    return importlib.import_module(name)
-
-
-def functions(name: str) -> dict[str, Any]:
-    """Return the current functions that the corrections replace."""
-    owners = {path: find(module(name), path) for path in HOOKS.importers[name].needs}
-    return {path: vars(owner)[attribute] for path, (owner, attribute) in owners.items()}
-
-
-def in_new_process(code: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    """ONNX's converter of convolutions."""
+    with stock_converter(relax_ext, importlib.import_module(ONNX).Conv, "_impl_v11") as converter:
+        yield converter
 
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("name", HOOKS.importers)
 def test_this_release_is_known_and_gets_its_own_back(name: str) -> None:
-    module(name)
-    ours = functions(name)
-    with relax_ext.stock():
-        stock = functions(name)
-        assert HOOKS.unknown(name, module(name)) == ""
-        with relax_ext.stock():
-            assert functions(name) == stock
-    replaced = set(HOOKS.importers[name].corrections(module(name)))
-    assert {path for path in ours if ours[path] is not stock[path]} == replaced
-    relax_ext.unregister()
-    assert functions(name) == stock
-    relax_ext.register()
-    relax_ext.register()
-    again = functions(name)
-    assert {path for path in again if again[path] is not stock[path]} == replaced
+    if name.split(".")[3] == "torch":
+        pytest.importorskip("torch")
+    assert_given_back(relax_ext, HOOKS, name)
 
 
 @pytest.mark.smoke
@@ -153,24 +112,12 @@ def test_an_importer_that_is_loaded_again_is_corrected_again() -> None:
     assert said.split() == ["True", "False", ONNX]
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (
-            lambda conv: setattr(conv, "_impl_v11", classmethod(lambda cls, bb, node: None)),
-            "has no Conv._impl_v11(cls, bb, inputs, attr, params)",
-        ),
-        (lambda conv: delattr(conv, "_impl_v11"), "has no Conv._impl_v11(cls, bb,"),
-        (
-            lambda conv: setattr(conv, "_impl_v22", classmethod(lambda cls: None)),
-            "has a Conv._impl_v22",
-        ),
-    ],
-    ids=["other parameters", "none", "a newer one"],
-)
-def test_an_unknown_importer_is_left_alone_with_one_warning(
-    change: Any, said: str, conv: type
-) -> None:
+UNKNOWN = unknown_converters("_impl_v11", "cls, bb, inputs, attr, params")
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_an_unknown_importer_is_left_alone_with_one_warning(name: str, conv: type) -> None:
+    change, said = UNKNOWN[name]
     change(conv)
     assert_left_alone(relax_ext, HOOKS, ONNX, conv, said)
 

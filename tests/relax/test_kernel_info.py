@@ -21,7 +21,7 @@ from helpers.cuda import GEMM, UP
 from helpers.whole import TARGET, check
 from relax_ext.cli import main
 from topi_ext import backend
-from topi_ext.compat import tensor_type, tir
+from topi_ext.compat import tir
 from topi_ext.kernel.info import INFO, KERNEL, KernelInfo, info_of
 from topi_ext.kernel.selection import ALL, Selection, selected
 
@@ -114,16 +114,9 @@ def test_symbolic_sizes(selection: str, monkeypatch: pytest.MonkeyPatch) -> None
     """One that chooses at run time is named with those that it chooses from."""
     monkeypatch.setenv("TVM_CONV_KERNEL", selection)
     n, h = (tir.Var(name, "int64") for name in "nh")
-    params = [
-        relax.Var(name, tensor_type(shape, "float32", 4))
-        for name, shape in (("x", [n, 32, h, h]), ("w", [32, 32, 3, 3]))
-    ]
-    bb = relax.BlockBuilder()
-    with bb.function("main", params):
-        with bb.dataflow():
-            y = bb.emit_output(relax.op.nn.conv2d(*params, padding=1))
-        bb.emit_func_output(y)
-    (info,) = infos(bb.get(), TARGET)
+    shapes = [n, 32, h, h], [32, 32, 3, 3]
+    mod = build.module(lambda x, w: relax.op.nn.conv2d(x, w, padding=1), *shapes)
+    (info,) = infos(mod, TARGET)
     assert info.estimate is None or selection
     if selection:
         assert info.kernel == "direct"

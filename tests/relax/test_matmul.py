@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -12,8 +14,9 @@ from torch.nn import functional as F
 from tvm import relax
 from tvm.relax.frontend.torch import from_exported_program
 
+from helpers import build
 from helpers.whole import Function, check, compiled, ours
-from topi_ext.compat import tensor_type, tir
+from topi_ext.compat import tir
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 
@@ -127,14 +130,7 @@ def test_dtypes(dtype: str) -> None:
 
     kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
     a, b = (rng.standard_normal(s).astype(kind) for s in ((3, 5, 64), (64, 33)))
-    x = relax.Var("x", tensor_type(list(a.shape), dtype, 3))
-    w = relax.Var("w", tensor_type(list(b.shape), dtype, 2))
-    bb = relax.BlockBuilder()
-    with bb.function("main", [x, w]):
-        with bb.dataflow():
-            out = bb.emit_output(relax.op.nn.relu(bb.emit(relax.op.matmul(x, w))))
-        bb.emit_func_output(out)
-    run, module = compiled(bb.get())
+    run, module = compiled(build.module(lambda x, w: relax.op.nn.relu(relax.op.matmul(x, w)), a, b))
     assert ours(module) == ["matmul_relu"]
     got = run(tvm.runtime.tensor(a), tvm.runtime.tensor(b)).numpy().astype("float64")
     want = np.maximum(a.astype("float64") @ b.astype("float64"), 0)
@@ -148,17 +144,15 @@ def test_symbolic_sizes(is_constant: bool) -> None:
     rng = np.random.default_rng(1)
     n, m, k, f = (tir.Var(name, "int64") for name in "nmkf")
     terms, columns = (24, 17) if is_constant else (k, f)
-    x = relax.Var("x", tensor_type([n, m, terms], "float32", 3))
-    w = relax.Var("w", tensor_type([n, columns, terms], "float32", 3))
+    shapes = [[n, m, terms], [n, columns, terms]][: 1 if is_constant else 2]
     weight = rng.standard_normal((17, 24)).astype("float32")
-    bb = relax.BlockBuilder()
-    with bb.function("main", [x] if is_constant else [x, w]):
-        with bb.dataflow():
-            right = relax.const(weight) if is_constant else w
-            right = bb.emit(relax.op.permute_dims(right, [1, 0] if is_constant else [0, 2, 1]))
-            out = bb.emit_output(relax.op.nn.relu(bb.emit(relax.op.matmul(x, right))))
-        bb.emit_func_output(out)
-    run, module = compiled(bb.get())
+
+    def body(x: Any, w: Any = None) -> Any:
+        right = relax.const(weight) if is_constant else w
+        right = relax.op.permute_dims(right, [1, 0] if is_constant else [0, 2, 1])
+        return relax.op.nn.relu(relax.op.matmul(x, right))
+
+    run, module = compiled(build.module(body, *shapes))
     assert ours(module) == ["matmul_relu"]
     for sizes in ((1, 1, 24, 17), (3, 50, 24, 17), (2, 7, 24, 17), (2, 13, 301, 5), (4, 0, 3, 9)):
         if is_constant and sizes[2:] != (24, 17):
@@ -177,14 +171,11 @@ def test_symbolic_terms_of_a_transposed_operand(dtype: str) -> None:
     """The gradient of a linear layer's weight: rows are copied by parts of the terms."""
     rng = np.random.default_rng(1)
     k = tir.Var("k", "int64")
-    x, w = (relax.Var(n, tensor_type([k, s], dtype, 2)) for n, s in (("x", 13), ("w", 21)))
-    bb = relax.BlockBuilder()
-    with bb.function("main", [x, w]):
-        with bb.dataflow():
-            turned = bb.emit(relax.op.permute_dims(x, [1, 0]))
-            out = bb.emit_output(relax.op.matmul(turned, w))
-        bb.emit_func_output(out)
-    run, module = compiled(bb.get())
+
+    def product(x: Any, w: Any) -> Any:
+        return relax.op.matmul(relax.op.permute_dims(x, [1, 0]), w)
+
+    run, module = compiled(build.module(product, [k, 13], [k, 21], dtype=dtype))
     assert len(ours(module)) == 1
     for terms in (1, 7, 300, 801):
         a, b = (rng.standard_normal((terms, size)).astype(dtype) for size in (13, 21))
@@ -197,13 +188,7 @@ def test_symbolic_terms_of_a_transposed_operand(dtype: str) -> None:
 def test_what_is_left_to_tvm() -> None:
     """Integers, and products without elements."""
     for dtype, shapes in (("int32", ((5, 6), (6, 7))), ("float32", ((5, 0), (0, 7)))):
-        x, w = (relax.Var(n, tensor_type(list(s), dtype, 2)) for n, s in zip("xw", shapes))
-        bb = relax.BlockBuilder()
-        with bb.function("main", [x, w]):
-            with bb.dataflow():
-                out = bb.emit_output(relax.op.matmul(x, w))
-            bb.emit_func_output(out)
-        run, module = compiled(bb.get())
+        run, module = compiled(build.module(relax.op.matmul, *shapes, dtype=dtype))
         assert ours(module) == []
         a, b = (np.arange(np.prod(s)).reshape(s).astype(dtype) for s in shapes)
         got = run(tvm.runtime.tensor(a), tvm.runtime.tensor(b)).numpy()

@@ -5,6 +5,7 @@ but sums of gradients that share an element."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,9 +16,9 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 from tvm import relax
 from tvm.relax import op
-from tvm.script import relax as R
 
 import relax_ext
+from helpers import build
 from helpers.profile import compiling
 from helpers.whole import TARGET, compiled
 from topi_ext.compat import tir
@@ -68,14 +69,8 @@ def backward(pool: Pool, dtype: str, layout: str = "NCHW", batch: Any = None) ->
         shapes = [[batch, *shape[1:]] for shape in shapes]
     if layout == "NHWC":
         shapes = [[n, h, w, c] for n, c, h, w in shapes]
-    variables = [relax.Var(f"x{i}", R.Tensor(shape, dtype)) for i, shape in enumerate(shapes)]
-    bb = relax.BlockBuilder()
-    with bb.function("main", variables):
-        with bb.dataflow():
-            call = op.grad.max_pool2d_backward(*variables, **pool.attributes, layout=layout)
-            result = bb.emit_output(call)
-        bb.emit_func_output(result)
-    return bb.get()
+    call = partial(op.grad.max_pool2d_backward, **pool.attributes, layout=layout)
+    return build.module(call, *shapes, dtype=dtype)
 
 
 def run(function: Any, *tensors: torch.Tensor) -> torch.Tensor:
@@ -156,18 +151,13 @@ def test_channels_last_and_symbolic_batch() -> None:
 def test_differentiated_model(pool: Pool) -> None:
     """By ``relax.transform.Gradient`` and plain ``tvm.compile``, with dilation too."""
     dy, x = pool.operands(5)
-    variables = [
-        relax.Var(name, R.Tensor(tuple(tensor.shape), "float32"))
-        for name, tensor in (("x", x), ("dy", dy))
-    ]
-    bb = relax.BlockBuilder()
-    with bb.function("main", variables):
-        with bb.dataflow():
-            y = bb.emit(op.nn.max_pool2d(variables[0], **pool.attributes))
-            loss = bb.emit_output(op.sum(bb.emit(op.multiply(y, variables[1]))))
-        bb.emit_func_output(loss)
-    mod = relax.transform.Gradient("main", require_grads=variables[:1])(bb.get())
-    machine = relax.VirtualMachine(tvm.compile(mod, TARGET), tvm.cpu())
+
+    def loss(x: Any, dy: Any) -> Any:
+        return op.sum(op.multiply(op.nn.max_pool2d(x, **pool.attributes), dy))
+
+    mod = build.module(loss, x.shape, dy.shape)
+    mod = relax.transform.Gradient("main", require_grads=mod["main"].params[:1])(mod)
+    machine = build.compiled(mod, TARGET)
     _, (gradient,) = machine["main_adjoint"](*(tvm.runtime.tensor(v.numpy()) for v in (x, dy)))
     assert torch.equal(torch.from_numpy(gradient.numpy()).double(), pool.oracle(dy, x))
 
@@ -175,16 +165,11 @@ def test_differentiated_model(pool: Pool) -> None:
 def test_other_layouts_with_dilation_are_refused() -> None:
     """Symbolic images with dilation have no lowering; without dilation TVM's is used."""
     h = tir.Var("h", "int64")
-    x, dy = (relax.Var(name, R.Tensor((1, 2, h, 9), "float32")) for name in ("x", "dy"))
     pool = Pool((1, 2, 9, 9), (3, 3), (1, 1), (2, 2), (2, 2))
-    bb = relax.BlockBuilder()
-    with bb.function("main", [x, dy]):
-        with bb.dataflow():
-            call = op.grad.max_pool2d_backward(dy, x, **pool.attributes)
-            result = bb.emit_output(call)
-        bb.emit_func_output(result)
+    call = partial(op.grad.max_pool2d_backward, **pool.attributes)
+    mod = build.module(call, *[(1, 2, h, 9)] * 2)
     with pytest.raises(Exception, match=r"max_pool2d_backward: dilation \(2, 2\) .* known sizes"):
-        tvm.compile(bb.get(), TARGET)
+        tvm.compile(mod, TARGET)
 
 
 def test_stock_has_its_own_lowering() -> None:

@@ -14,10 +14,9 @@ import tvm
 from tvm import relax
 
 import relax_ext
-from helpers import plans
+from helpers import build, plans
 from helpers.plans import W, X, plant
 from topi_ext import backend, notices
-from topi_ext.compat import tensor_type
 from topi_ext.tuning.database import using
 
 TARGET = relax_ext.host_target(num_cores=2)
@@ -40,14 +39,8 @@ def _anew(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def model() -> tvm.IRModule:
-    x = relax.Var("x", tensor_type(list(X), "float32", len(X)))
-    bb = relax.BlockBuilder()
-    with bb.function("main", [x]):
-        with bb.dataflow():
-            weight = relax.const(WEIGHT)
-            out = bb.emit_output(relax.op.nn.conv2d(x, weight, padding=plans.PADDING))
-        bb.emit_func_output(out)
-    return bb.get()
+    weight = relax.const(WEIGHT)
+    return build.module(lambda x: relax.op.nn.conv2d(x, weight, padding=plans.PADDING), X)
 
 
 def ran(**options: object) -> None:

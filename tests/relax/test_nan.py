@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -22,11 +23,11 @@ from torch.nn import functional as F
 from tvm import relax
 from tvm.relax import op
 from tvm.relax.frontend.torch import from_exported_program
-from tvm.script import relax as R
 
 import relax_ext
+from helpers import build
 from helpers.compare import numpy_dtype
-from helpers.whole import Function, compiled
+from helpers.whole import TARGET, Function, compiled
 from topi_ext.schedules import float_semantics
 
 PIPELINE = import_module("relax_ext.pipeline")  # the package has a function of that name
@@ -89,35 +90,29 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def piped(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> np.ndarray:
+def exported(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> tvm.IRModule:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        mod = from_exported_program(torch.export.export(Function(function).eval(), inputs))
-    result = compiled(mod)[0](*(tvm.runtime.tensor(x.numpy()) for x in inputs))
-    return (result if isinstance(result, tvm.runtime.Tensor) else result[0]).numpy()
+        return from_exported_program(torch.export.export(Function(function).eval(), inputs))
 
 
 @pytest.mark.parametrize("layer", [False, True], ids=["alone", "behind a convolution"])
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_function(name: str, layer: bool) -> None:
+def test_functions(layer: bool) -> None:
     x = special((2, 4, 8, 8), 0)
     weight = special((4, 4, 1, 1), 1).nan_to_num(1.0, 1.0, -1.0)
 
-    def model(x: torch.Tensor) -> torch.Tensor:
-        return FUNCTIONS[name](F.conv2d(x, weight.to(x.dtype)) if layer else x)
+    def model(function: Any, x: torch.Tensor) -> torch.Tensor:
+        return function(F.conv2d(x, weight.to(x.dtype)) if layer else x)
 
-    check(piped(model, x), model(x.double()).numpy())
-
-
-def module(function: Callable[..., Any], *arrays: np.ndarray) -> tvm.IRModule:
-    """A module of one function of these operands."""
-    bb = relax.BlockBuilder()
-    operands = [relax.Var(f"x{i}", R.Tensor(a.shape, str(a.dtype))) for i, a in enumerate(arrays)]
-    with bb.function("main", operands):
-        with bb.dataflow():
-            result = bb.emit_output(function(*operands))
-        bb.emit_func_output(result)
-    return bb.get()
+    models = {name: partial(model, function) for name, function in FUNCTIONS.items()}
+    mod = build.joined({name: exported(one, x) for name, one in models.items()})
+    machine = build.compiled(mod, TARGET, pipeline=True)
+    for name, one in models.items():
+        (got,) = build.run(machine, name, x.numpy())
+        try:
+            check(got, one(x.double()).numpy())
+        except AssertionError as error:
+            raise AssertionError(name) from error
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
@@ -133,7 +128,7 @@ def test_dtypes(dtype: str, seen: bool, monkeypatch: pytest.MonkeyPatch) -> None
         one = op.maximum(op.nn.relu(x), op.flip(x, 1))
         return op.nn.max_pool2d(op.minimum(one, op.flip(one, 2)), (2, 2), (2, 2))
 
-    got = compiled(module(function, x))[0](tvm.runtime.tensor(x)).numpy().astype("float64")
+    got = compiled(build.module(function, x))[0](tvm.runtime.tensor(x)).numpy().astype("float64")
     wide = torch.from_numpy(x.astype("float64"))
     one = torch.maximum(wide.relu(), wide.flip(1))
     want = F.max_pool2d(torch.minimum(one, one.flip(2)), 2).numpy()
@@ -149,22 +144,20 @@ UNEQUAL: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-@pytest.mark.parametrize("name", UNEQUAL)
 @pytest.mark.parametrize("piped", [False, True], ids=["plain", "pipeline"])
-def test_nan_is_unequal(name: str, dtype: str, piped: bool) -> None:
+def test_nan_is_unequal(dtype: str, piped: bool) -> None:
     """By plain ``tvm.compile`` too."""
     x, y = (
         np.array(values, "float32").astype(numpy_dtype(dtype))
         for values in ([np.nan, 0, 1, 2, np.nan], [1, np.nan, 1, 0, np.nan])
     )
     operands = {"number": 1.0, "tensor": y, "itself": x, "truth": 0.0}
-    want = x.astype("float64") != np.asarray(operands[name], "float64")
-    built = module(UNEQUAL[name], x, y)
-    target = relax_ext.host_target()
-    passes = {"relax_pipeline": relax_ext.pipeline(target)} if piped else {}
-    machine = relax.VirtualMachine(tvm.compile(built, target, **passes), tvm.cpu())
-    got = machine["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(y)).numpy()
-    np.testing.assert_array_equal(got, want)
+    mod = build.joined({name: build.module(one, x, y) for name, one in UNEQUAL.items()})
+    machine = build.compiled(mod, relax_ext.host_target(), pipeline=piped)
+    for name in UNEQUAL:
+        want = x.astype("float64") != np.asarray(operands[name], "float64")
+        (got,) = build.run(machine, name, x, y)
+        np.testing.assert_array_equal(got, want, err_msg=name)
 
 
 def test_the_largest_of_nothing_but_minus_infinity() -> None:
@@ -173,7 +166,7 @@ def test_the_largest_of_nothing_but_minus_infinity() -> None:
     def function(x: Any) -> Any:
         return op.concat([op.max(x, [1]), op.min(op.negative(x), [1])])
 
-    got = compiled(module(function, x))[0](tvm.runtime.tensor(x)).numpy()
+    got = compiled(build.module(function, x))[0](tvm.runtime.tensor(x)).numpy()
     assert got.tolist() == [-np.inf] * 3 + [np.inf] * 3
 
 
@@ -185,7 +178,7 @@ def test_a_clamped_nan_is_a_limit_where_it_becomes_an_integer(limits: tuple[int,
     def function(x: Any) -> Any:
         return op.astype(op.clip(x, *map(float, limits)), dtype)
 
-    got = compiled(module(function, x))[0](tvm.runtime.tensor(x)).numpy()
+    got = compiled(build.module(function, x))[0](tvm.runtime.tensor(x)).numpy()
     assert got[0] in limits and list(got[1:]) == [limits[1], limits[0], 3]
 
 
@@ -199,12 +192,8 @@ def test_quantize_alone(dtype: str, pipeline: bool) -> None:
         zero = relax.const(np.array(3, dtype))
         return op.quantize(x, relax.const(np.float32(0.5)), zero, out_dtype=dtype)
 
-    mod = module(function, x)
-    run = (
-        compiled(mod)[0]
-        if pipeline
-        else relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())["main"]
-    )
+    mod = build.module(function, x)
+    run = compiled(mod)[0] if pipeline else build.compiled(mod, "llvm")["main"]
     limits = np.iinfo(dtype)
     want = [limits.min, limits.max, limits.min, 5, 3, 3, 5]
     assert run(tvm.runtime.tensor(x)).numpy().tolist() == want
@@ -273,12 +262,12 @@ def test_random_graphs(names: list[str], seed: int) -> None:
     for name in names:
         want = STEPS[name][1](want)
         largest = max([largest, *want[want.isfinite()].abs().tolist()])
-    got = compiled(module(function, x.numpy()))[0](tvm.runtime.tensor(x.numpy())).numpy()
+    got = compiled(build.module(function, x.numpy()))[0](tvm.runtime.tensor(x.numpy())).numpy()
     # x - x may be the rounding error of a product: LLVM fuses one of both.
     check(got, want.numpy(), least=largest)
 
 
 def test_a_function_without_floats_is_left_alone() -> None:
-    mod = relax.transform.LegalizeOps()(module(op.abs, np.zeros((4,), "int32")))
+    mod = relax.transform.LegalizeOps()(build.module(op.abs, np.zeros((4,), "int32")))
     (func,) = (f for _, f in mod.functions_items() if not isinstance(f, relax.Function))
     assert float_semantics.ieee_floats(func).same_as(func)

@@ -13,6 +13,7 @@ import tvm
 from tvm import relax
 
 import relax_ext
+from helpers import build
 from relax_ext import optimizers
 from topi_ext.compat import tensor_type
 
@@ -25,14 +26,13 @@ def test_groups_of_several_rules_in_one_function(rng: np.random.Generator) -> No
     """Adam and SGD with their own steps and rates, after Gradient, in float64."""
     x = relax.Var("x", tensor_type((4, 3), "float64", 2))
     w, b = weight(3, 2, dtype="float64"), weight(2, dtype="float64")
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x, w, b]):
-        with builder.dataflow():
-            y = builder.emit(relax.op.add(relax.op.matmul(x, w), b))
-            loss = builder.emit_output(relax.op.sum(relax.op.multiply(y, y)))
-        builder.emit_func_output(loss)
+
+    def loss(*_: relax.Expr) -> relax.Expr:
+        y = build.emit(relax.op.add(relax.op.matmul(x, w), b))
+        return relax.op.sum(relax.op.multiply(y, y))
+
     groups = [(optimizers.AdamW(lr=0.1), [w]), (optimizers.SGD(lr=0.01, momentum=0.5), [b])]
-    module = relax.transform.Gradient("main", [w, b])(builder.get())
+    module = relax.transform.Gradient("main", [w, b])(build.module(loss, x, w, b))
     module["update"] = optimizers.update_function(groups, clip_norm=2.0)
     target = relax_ext.host_target()
     executable = tvm.compile(module, target, relax_pipeline=relax_ext.pipeline(target))
@@ -92,14 +92,12 @@ def test_refusals() -> None:
 def test_concatenations_have_gradients(count: int, rng: np.random.Generator) -> None:
     """A concatenation of one tensor, for which TVM's own rule ends in an InternalError, has a
     gradient too."""
-    x = relax.Var("x", tensor_type((2, 3), "float32", 2))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            y = builder.emit(relax.op.concat([x] * count, axis=1))
-            loss = builder.emit_output(relax.op.sum(relax.op.multiply(y, y)))
-        builder.emit_func_output(loss)
-    module = relax.transform.Gradient("main", [x])(builder.get())
+
+    def loss(x: relax.Expr) -> relax.Expr:
+        y = build.emit(relax.op.concat([x] * count, axis=1))
+        return relax.op.sum(relax.op.multiply(y, y))
+
+    module = relax.transform.Gradient("main")(build.module(loss, (2, 3)))
     vm = relax.VirtualMachine(tvm.compile(module, relax_ext.host_target()), tvm.cpu())
     array = rng.standard_normal((2, 3)).astype("float32")
     _, (gradient,) = vm["main_adjoint"](tvm.runtime.tensor(array))

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,6 @@ from tvm import relax
 from helpers import build
 from relax_ext.fusion.fuse import fuse_kernels
 from relax_ext.pipeline import pipeline, with_packed_parameters
-from topi_ext.compat import tensor_type
 
 SHAPES = {"x": (1, 64, 9, 9), "w": (3, 3, 64, 64), "s": (64, 1, 1, 1), "v": (3136, 8)}
 
@@ -21,19 +22,14 @@ SHAPES = {"x": (1, 64, 9, 9), "w": (3, 3, 64, 64), "s": (64, 1, 1, 1), "v": (313
 def module(*, reads_input: bool = False, num_input: int | None = 1) -> tvm.IRModule:
     """A convolution by a weight that is turned and scaled, and a matrix product."""
     op = relax.op
-    x, w, s, v = (
-        relax.Var(name, tensor_type(shape, "float32", len(shape))) for name, shape in SHAPES.items()
-    )
-    bb = relax.BlockBuilder()
     attrs = None if num_input is None else {"num_input": num_input}
-    with bb.function("main", [x, w, s, v], attrs=attrs):
-        with bb.dataflow():
-            turned = bb.emit(op.permute_dims(w, [3, 2, 0, 1]))
-            scaled = bb.emit(op.multiply(turned, op.mean(x) if reads_input else s))
-            y = bb.emit(op.nn.relu(bb.emit(op.nn.conv2d(x, scaled))))
-            z = bb.emit_output(op.matmul(bb.emit(op.reshape(y, (1, 3136))), v))
-        bb.emit_func_output(z)
-    return bb.get()
+
+    def body(x: Any, w: Any, s: Any, v: Any) -> Any:
+        turned = op.permute_dims(w, [3, 2, 0, 1])
+        scaled = op.multiply(turned, op.mean(x) if reads_input else s)
+        return op.matmul(op.reshape(op.nn.relu(op.nn.conv2d(x, scaled)), (1, 3136)), v)
+
+    return build.module(body, *SHAPES.values(), attrs=attrs)
 
 
 def packers(mod: tvm.IRModule) -> list[str]:

@@ -155,12 +155,13 @@ def module(case: Case, body: Body, axes: Sequence[str], weight: np.ndarray | Non
         shape = case.stored(np.empty(operand_shape(case, varies), np.int8), 2).shape
         operands.append(relax.Var(f"operand{number}", R.Tensor(shape, case.dtypes[2])))
     given = variable if weight is None else relax.const(weight)
-    bb = relax.BlockBuilder()
-    with bb.function("main", [data, *([variable] if weight is None else []), *operands]):
-        with bb.dataflow():
-            out = bb.emit_output(body(bb, bb.emit(build.call(case, data, given)), operands))
-        bb.emit_func_output(out)
-    return bb.get()
+    variables = [data, *([variable] if weight is None else []), *operands]
+
+    def whole(*_: relax.Var) -> relax.Expr:
+        bb = relax.BlockBuilder.current()
+        return body(bb, bb.emit(build.call(case, data, given)), operands)
+
+    return build.module(whole, *variables)
 
 
 def fused(mod: tvm.IRModule) -> tvm.IRModule:
@@ -178,11 +179,7 @@ def calls(mod: tvm.IRModule) -> list[str]:
     return found
 
 
-def compiled(mod: tvm.IRModule) -> relax.VirtualMachine:
-    pipeline = relax_ext.pipeline(build.target())
-    return relax.VirtualMachine(
-        tvm.compile(mod, build.target(), relax_pipeline=pipeline), tvm.cpu()
-    )
+compiled = partial(build.compiled, pipeline=True)
 
 
 def check(case: Case, got: np.ndarray, want: torch.Tensor, limit: torch.Tensor) -> None:
@@ -213,18 +210,23 @@ def operands_of(case: Case, axes: Sequence[str], rng: np.random.Generator) -> li
 
 
 @pytest.mark.parametrize("constant", [False, True], ids=["weight given", "weight constant"])
-@pytest.mark.parametrize("name", CHAINS)
-def test_chain(name: str, constant: bool, rng: np.random.Generator) -> None:
-    """One kernel computes the chain; its values are PyTorch's."""
-    case, body, steps, axes = CHAINS[name]
-    data, weight = case.arrays(rng)
-    operands = operands_of(case, axes, rng)
-    mod = module(case, body, axes, case.stored(weight, 1) if constant else None)
-    assert calls(fused(mod)) in (["call_tir"], ["call_tir"] * 2 if constant else ["call_tir"])
-    arrays = [case.stored(data, 0)] + [case.stored(weight, 1)] * (not constant)
-    arrays += [case.stored(operand, 2) for operand in operands]
-    (got,) = build.run(compiled(mod), "main", *arrays)
-    check(case, got, *expected(case, data, weight, steps, operands))
+def test_chains(constant: bool, rng: np.random.Generator) -> None:
+    """One kernel computes each chain; its values are PyTorch's."""
+    modules, given = {}, {}
+    for name, (case, body, _, axes) in CHAINS.items():
+        data, weight = case.arrays(rng)
+        given[name] = data, weight, operands_of(case, axes, rng)
+        mod = module(case, body, axes, case.stored(weight, 1) if constant else None)
+        found = calls(fused(mod))
+        assert found in (["call_tir"], ["call_tir"] * (2 if constant else 1)), name
+        modules[name] = mod
+    vm = compiled(build.joined(modules))
+    for name, (case, _, steps, _) in CHAINS.items():
+        data, weight, operands = given[name]
+        arrays = [case.stored(data, 0)] + [case.stored(weight, 1)] * (not constant)
+        arrays += [case.stored(operand, 2) for operand in operands]
+        (got,) = build.run(vm, name, *arrays)
+        check(case, got, *expected(case, data, weight, steps, operands))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
@@ -262,17 +264,13 @@ def test_many_functions_in_a_row_build_soon() -> None:
 def test_symbolic_sizes(rng: np.random.Generator) -> None:
     """A residual of symbolic size is an operand; a wrong one is refused when it runs."""
     n, h, w = (tvm.tirx.Var(name, "int64") for name in "nhw")
-    data = relax.Var("data", R.Tensor((n, 4, h, w), "float32"))
-    weight = relax.Var("weight", R.Tensor((6, 4, 3, 3), "float32"))
-    residual = relax.Var("residual", R.Tensor((n, 6, h, w), "float32"))
-    bb = relax.BlockBuilder()
-    with bb.function("main", [data, weight, residual]):
-        with bb.dataflow():
-            y = bb.emit(NN.conv2d(data, weight, padding=1))
-            out = bb.emit_output(NN.relu(bb.emit(relax.op.add(y, residual))))
-        bb.emit_func_output(out)
-    assert calls(fused(bb.get())) == ["call_tir"]
-    vm = compiled(bb.get())
+
+    def added(x: relax.Expr, k: relax.Expr, residual: relax.Expr) -> relax.Expr:
+        return NN.relu(relax.op.add(NN.conv2d(x, k, padding=1), residual))
+
+    mod = build.module(added, [n, 4, h, w], [6, 4, 3, 3], [n, 6, h, w])
+    assert calls(fused(mod)) == ["call_tir"]
+    vm = compiled(mod)
     for size in ((2, 5, 7), (1, 33, 18)):
         arrays = [
             rng.standard_normal(shape).astype("float32")
@@ -288,14 +286,12 @@ def test_symbolic_sizes(rng: np.random.Generator) -> None:
 def test_packed_weights_of_a_long_dilation(rng: np.random.Generator) -> None:
     """An atrous pyramid of any batch leaves out padding, because its images have a known size."""
     n, kernel = tvm.tirx.Var("n", "int64"), rng.standard_normal((32, 24, 3, 3)).astype("float32")
-    data = relax.Var("data", R.Tensor((n, 24, 17, 16), "float32"))
-    bb = relax.BlockBuilder()
-    with bb.function("main", [data]):
-        with bb.dataflow():
-            y = bb.emit(NN.conv2d(data, relax.const(kernel), padding=12, dilation=12))
-            out = bb.emit_output(NN.relu(bb.emit(relax.op.add(y, relax.const(np.float32(3))))))
-        bb.emit_func_output(out)
-    vm = compiled(bb.get())
+
+    def layer(x: relax.Expr) -> relax.Expr:
+        y = NN.conv2d(x, relax.const(kernel), padding=12, dilation=12)
+        return NN.relu(relax.op.add(y, relax.const(np.float32(3))))
+
+    vm = compiled(build.module(layer, [n, 24, 17, 16]))
     for batch in (1, 3):
         x = rng.standard_normal((batch, 24, 17, 16)).astype("float32")
         want = F.relu(
@@ -324,14 +320,12 @@ def test_what_two_read_is_written(rng: np.random.Generator) -> None:
 def test_what_enlarges_the_result_is_no_step() -> None:
     """An operand whose batch is larger than the sum's."""
     case = Case(C, (9, 11), (3, 3), n=1)
-    data, weight = build.parameters(case)
-    other = relax.Var("other", R.Tensor((4, 3, 7, 9), "float32"))
-    bb = relax.BlockBuilder()
-    with bb.function("main", [data, weight, other]):
-        with bb.dataflow():
-            out = bb.emit_output(relax.op.add(bb.emit(build.call(case, data, weight)), other))
-        bb.emit_func_output(out)
-    assert calls(fused(bb.get())) == ["call_tir", "add"]
+    mod = build.module(
+        lambda data, weight, other: relax.op.add(build.call(case, data, weight), other),
+        *build.parameters(case),
+        [4, 3, 7, 9],
+    )
+    assert calls(fused(mod)) == ["call_tir", "add"]
 
 
 def test_a_step_between_transposes_is_part_of_the_kernel(rng: np.random.Generator) -> None:
@@ -371,17 +365,15 @@ def test_constant_weights_are_packed_once(rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("training", [False, True])
 def test_batch_norm(training: bool, rng: np.random.Generator) -> None:
     """Folded into the kernel in inference; in training its statistics are the batch's."""
-    data, weight = build.parameters(PLAIN)
-    stats = [relax.Var(name, R.Tensor((6,), "float32")) for name in "gbmv"]
-    bb = relax.BlockBuilder()
-    with bb.function("main", [data, weight, *stats]):
-        with bb.dataflow():
-            y = bb.emit(build.call(PLAIN, data, weight))
-            normed = bb.emit(NN.batch_norm(y, *stats, 1, epsilon=1e-5, training=training))
-            out = bb.emit_output(NN.relu(bb.emit(relax.TupleGetItem(normed, 0))))
-        bb.emit_func_output(out)
+
+    def normed(data: relax.Expr, weight: relax.Expr, *stats: relax.Expr) -> relax.Expr:
+        y = build.call(PLAIN, data, weight)
+        normed = build.emit(NN.batch_norm(y, *stats, 1, epsilon=1e-5, training=training))
+        return NN.relu(relax.TupleGetItem(normed, 0))
+
+    mod = build.module(normed, *build.parameters(PLAIN), *[(6,)] * 4)
     arrays = [*PLAIN.arrays(rng), *(np.abs(rng.standard_normal((4, 6))) + 0.5).astype("float32")]
-    (got,) = build.run(compiled(bb.get()), "main", *arrays)
+    (got,) = build.run(compiled(mod), "main", *arrays)
     gamma, beta, mean, var = map(oracle.tensor, arrays[2:])
 
     def steps(v: torch.Tensor) -> torch.Tensor:

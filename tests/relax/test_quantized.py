@@ -18,7 +18,7 @@ import torch.nn.functional as F
 import tvm
 from tvm import relax
 
-from helpers import emulated
+from helpers import build, emulated
 from helpers.whole import compiled, ours
 from relax_ext.pipeline import first_passes
 from topi_ext.compat import size_var, tensor_type
@@ -137,17 +137,13 @@ def module(
     inputs: dict[str, np.ndarray], body: Callable[..., Any], shapes: dict[str, Any] | None = None
 ) -> tvm.IRModule:
     """``main(*inputs)`` of what `body` emits of them."""
-    bb = relax.BlockBuilder()
-    shapes = {name: (shapes or {}).get(name, value.shape) for name, value in inputs.items()}
     given = [
-        relax.Var(name, tensor_type(shapes[name], str(value.dtype), value.ndim))
+        relax.Var(
+            name, tensor_type((shapes or {}).get(name, value.shape), str(value.dtype), value.ndim)
+        )
         for name, value in inputs.items()
     ]
-    with bb.function("main", given):
-        with bb.dataflow():
-            result = bb.emit_output(body(bb, *given))
-        bb.emit_func_output(result)
-    return bb.get()
+    return build.module(lambda *values: body(relax.BlockBuilder.current(), *values), *given)
 
 
 def run(
@@ -414,19 +410,18 @@ def test_on_a_gpu(name: str, rng: np.random.Generator) -> None:
 @pytest.mark.parametrize(("scale", "is_bytes"), [(1e20, False), (1e-25, False), (0.5, True)])
 def test_scales_whose_product_float32_cannot_hold(scale: float, is_bytes: bool) -> None:
     """They are left to float32, as operator by operator; they had ended the compilation."""
-    bb, x = relax.BlockBuilder(), relax.Var("x", tensor_type([1, 4, 5, 5], "int8", 4))
 
     def real(value: Any) -> Any:
         return OP.dequantize(value, relax.const(np.float32(scale)), relax.const(0, "int8"))
 
     weight = relax.const(np.ones((4, 4, 1, 1), "int8"))
-    with bb.function("main", [x]):
-        with bb.dataflow():
-            y = bb.emit(OP.nn.conv2d(real(x), real(weight)))
-            step = relax.const(np.float32(2.0))
-            q = bb.emit_output(OP.quantize(y, step, relax.const(0, "int8"), out_dtype="int8"))
-        bb.emit_func_output(q)
-    run, module = compiled(bb.get())
+    step, zero = relax.const(np.float32(2.0)), relax.const(0, "int8")
+
+    def body(x: Any) -> Any:
+        y = build.emit(OP.nn.conv2d(real(x), real(weight)))
+        return OP.quantize(y, step, zero, out_dtype="int8")
+
+    run, module = compiled(build.module(body, [1, 4, 5, 5], dtype="int8"))
     data = np.arange(100, dtype="int8").reshape(1, 4, 5, 5)  # sums of one sign: no inf - inf
     got = run(tvm.runtime.tensor(data)).numpy()
     wide = data.astype("float64").sum(1, keepdims=True) * scale * scale / 2

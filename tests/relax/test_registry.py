@@ -6,9 +6,6 @@ Whose rules they are is asked by what they do: see :func:`whose`.
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +18,7 @@ from tvm.script import relax as R
 import relax_ext
 from helpers import build
 from helpers.cases import Case
+from helpers.process import in_new_process
 from relax_ext.cli import main
 from relax_ext.op import legalize as legalize_room
 from topi_ext.compat import tir
@@ -68,17 +66,6 @@ def _differentiates_conv1d() -> bool:
 
 def prim_funcs(mod: tvm.IRModule) -> list[tvm.ir.GlobalVar]:
     return [gv for gv, f in mod.functions_items() if isinstance(f, tir.PrimFunc)]
-
-
-def in_new_process(code: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 # ---------------------------------------------------------------- in one process

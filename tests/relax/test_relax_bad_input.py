@@ -29,11 +29,7 @@ def emit(name: str, data, weight, dtype: str, attributes: dict) -> None:
     x = relax.Var("x", R.Tensor(data, dtypes[0]))
     w = relax.Var("w", R.Tensor(weight, dtypes[1]))
     op = getattr(relax.op.nn, name, None) or getattr(relax_ext, name)
-    bb = relax.BlockBuilder()
-    with bb.function("main", [x, w]):
-        with bb.dataflow():
-            out = bb.emit_output(op(x, w, **attributes))
-        bb.emit_func_output(out)
+    build.module(lambda x, w: op(x, w, **attributes), x, w)
 
 
 BAD = [
@@ -46,38 +42,27 @@ BAD = [
     ("conv2d_transpose", D2, (5, 4, 3, 3), {},
      r"weight input channels=5 must equal data channels=4"),
     ("conv2d", D2, (4, 5, 3, 3), {}, r"channels=5 must equal data channels/groups=4/1"),
-    ("conv2d", D2, (4, 4, 3, 3), {"groups": 2}, r"channels=4 must equal data channels/groups=4/2"),
     # groups
     ("conv2d_transpose", D2, W2, {"groups": 3}, r"groups=3 must divide"),
-    ("conv2d", D2, (6, 1, 3, 3), {"groups": 4}, r"groups=4 must divide the channels 4 and 6"),
     # output padding
     ("conv2d_transpose", D2, W2, {"strides": (2, 2), "output_padding": (2, 0)},
      r"output_padding=\(2, 0\) must be at least 0 and smaller than stride=\(2, 2\) "
      r"or dilation=\(1, 1\)"),
-    ("conv2d_transpose", D2, W2, {"output_padding": (-1, 0)},
-     r"output_padding=\(-1, 0\) must be at least 0"),
     ("conv1d_transpose", (1, 4, 8), (4, 4, 3), {"output_padding": 1}, r"output_padding=\(1,\)"),
-    ("conv3d_transpose", (1, 4, 2, 2, 2), (4, 4, 2, 2, 2), {"output_padding": (0, 0, 5)},
-     r"output_padding=\(0, 0, 5\)"),
     # stride and dilation
     ("conv2d_transpose", D2, W2, {"strides": (0, 1)}, r"stride=\(0, 1\) must be at least 1"),
-    ("conv2d", D2, W2, {"strides": (1, -1)}, r"stride=\(1, -1\) must be at least 1"),
     ("conv2d", D2, W2, {"strides": 0}, r"stride=\(0, 0\) must be at least 1"),
     ("conv2d_transpose", D2, W2, {"dilation": (0, 1)}, r"dilation=\(0, 1\) must be at least 1"),
-    ("conv1d", (1, 4, 8), (4, 4, 3), {"dilation": -1}, r"dilation=\(-1,\) must be at least 1"),
     # sizes
     ("conv2d_transpose", (1, 4, 1, 1), (4, 4, 1, 1), {"padding": (3, 3)},
      r"output size=\(-5, -5\) must be at least 1"),
     ("conv2d", (1, 4, 2, 2), W2, {}, r"output size=\(0, 0\) must be at least 1"),
-    ("conv3d", (1, 4, 2, 2, 2), (4, 4, 3, 3, 3), {}, r"output size=\(0, 0, 0\)"),
     ("conv2d", D2, (4, 4, 0, 3), {}, r"kernel size=0 must be at least 1"),
     ("conv2d", (1, 4, 0, 8), W2, {"padding": 2}, r"data size=\(0, 8\) must be at least 1"),
     ("conv2d_transpose", D2, (4, 0, 3, 3), {}, r"channels=0 must be at least 1"),
     ("conv2d", D2, (0, 4, 3, 3), {}, r"channels of y=0 must be at least 1"),
     ("conv2d", D2, W2, {"strides": 1 << 40},
      r"stride=\(1099511627776, 1099511627776\) must fit into 32 bits$"),
-    ("conv2d_transpose", D2, W2, {"strides": 1 << 31}, r"must fit into 32 bits$"),
-    ("conv2d", D2, W2, {"padding": 1 << 62}, r"padding=\(4611.*\) must fit into 32 bits$"),
     ("conv2d_transpose", D2, W2, {"output_padding": 1 << 40}, r"output_padding=.* 32 bits$"),
     ("conv2d_transpose", D2, W2, {"dilation": 1 << 30},
      r"dilation=\(1073741824, 1073741824\) must have a product of at most 1048576$"),
@@ -88,8 +73,6 @@ BAD = [
     ("conv2d_transpose", D2, W2, {"data_layout": "NCHX"}, r"data_layout='NCHX' must be"),
     ("conv2d_transpose", D2, W2, {"kernel_layout": "OIXW"}, r"kernel_layout='OIXW' must be"),
     ("conv2d_transpose", D2, W2, {"out_layout": "NHW"}, r"out_layout='NHW' must be"),
-    ("conv2d", D2, W2, {"data_layout": "NCW"}, r"data_layout='NCW' must be"),
-    ("conv2d", D2, W2, {"data_layout": "nchw"}, r"data_layout='nchw' must be a permutation"),
     ("conv2d", (), (), {}, r"data has 0 axes, layout 'NCHW' has 4$"),
     ("conv2d_transpose", D2, (4, 4, 3), {}, r"weight has 3 axes, layout 'IOHW' has 4$"),
     ("conv2d_transpose", D2, (4, 1, 3, 3, 4), {"kernel_layout": "IOHW8o"},
@@ -187,25 +170,13 @@ OWN = [
         ("conv_weight_grad", D2, Y2, {**K3, name: value}, rule)
         for name, value, rule in (
             ("strides", (1.5, 1), r"stride=\(1.5, 1\) must be integers$"),
-            ("strides", 1.0, r"stride=1.0 must be an integer$"),
-            ("strides", "11", r"stride='11' must be an integer$"),
-            ("strides", ("1", "1"), r"stride=\('1', '1'\) must be integers$"),
-            ("strides", None, r"stride=None must be an integer$"),
-            ("strides", True, r"stride=True must be an integer$"),
-            ("strides", (), r"stride=\(\) must have 1 or 2 values$"),
             ("strides", (1,) * 4, r"stride=\(1, 1, 1, 1\) must have 1 or 2 values$"),
-            ("strides", ((1, 1), (1, 1)), r"stride=\(\(1, 1\), \(1, 1\)\) must be integers$"),
-            ("strides", 1 << 31, r"stride=2147483648 must fit into 32 bits$"),
             ("padding", None, r"padding=None must be an integer$"),
             ("dilation", None, r"dilation=None must be an integer$"),
             ("dilation", (1, relax.const(1)), r"dilation=.* must be integers$"),
             ("groups", 1.5, r"groups=1.5 must be an integer$"),
-            ("groups", "1", r"groups='1' must be an integer$"),
-            ("groups", None, r"groups=None must be an integer$"),
-            ("groups", -1, r"groups=-1 must be at least 1$"),
             ("kernel_size", 3, r"kernel_size=3 must have 1, 2 or 3 values, one per axis$"),
             ("kernel_size", "33", r"kernel_size='33' must have 1, 2 or 3 values, one per axis$"),
-            ("kernel_size", (), r"kernel_size=\(\) must have 1, 2 or 3 values$"),
             ("kernel_size", (3,) * 4, r"kernel_size=\(3, 3, 3, 3\) must have 1, 2 or 3 values$"),
             ("kernel_size", (3.0, 3), r"kernel_size=\(3.0, 3\) must be integers$"),
             ("data_layout", "nchw", r"data_layout='nchw' must be a permutation of 'NCHW'"),
@@ -216,11 +187,7 @@ OWN = [
         ("conv_transpose", D2, (4, 2, 3, 3), {"size": (10, 10), name: value}, rule)
         for name, value, rule in (
             ("strides", (1.5, 1), r"stride=\(1.5, 1\) must be integers$"),
-            ("groups", 1.5, r"groups=1.5 must be an integer$"),
-            ("dilation", None, r"dilation=None must be an integer$"),
-            ("data_layout", "nchw", r"data_layout='nchw' must be a permutation of 'NCW' or 'NCHW'"),
             ("data_layout", "NC", r"data_layout='NC' must be a permutation of 'NCW' or 'NCHW'"),
-            ("data_layout", "NCABHW", r"data_layout='NCABHW' must be a permutation of"),
             ("kernel_layout", "IOHW8o", r"weight has 4 axes, layout 'IOHW8o' has 5$"),
             ("out_layout", "NCHW4h", r"needs axis H=10 to be a multiple of 4$"),
             ("size", (0, 5), r"size=\(0, 5\) must be at least 1 on every axis$"),
@@ -282,28 +249,20 @@ def test_integers_of_numpy_and_of_tvm_are_taken() -> None:
 def test_blocks_that_divide_whatever_the_size(rng: np.random.Generator) -> None:
     """Twice as many images as blocks: nothing is lost."""
     case = Case("conv", (5, 4), (3, 3), n=4, data_layout="NCHW2n", out_layout="NCHW2n")
-    x = relax.Var("x", R.Tensor((N, *build.stored_shape(case, 0)[1:]), "float32"))
-    w = relax.Var("w", R.Tensor(case.weight_shape, "float32"))
-    bb = relax.BlockBuilder()
-    with bb.function("f0", [x, w]):
-        with bb.dataflow():
-            out = bb.emit_output(build.call(case, x, w))
-        bb.emit_func_output(out)
-    build.run_forward(build.compiled(bb.get()), "f0", case, rng)
+    shapes = (N, *build.stored_shape(case, 0)[1:]), case.weight_shape
+    mod = build.module(lambda x, w: build.call(case, x, w), *shapes)
+    build.run_forward(build.compiled(mod), "main", case, rng)
 
 
 @pytest.mark.parametrize(("name", "out_dtype"), [("conv2d", None), ("conv2d_transpose", "float32")])
 def test_unknown_dtypes_are_refused_when_compiled(name: str, out_dtype: str | None) -> None:
     x, w = relax.Var("x", R.Tensor(D2)), relax.Var("w", R.Tensor(W2, "float32"))
-    bb = relax.BlockBuilder()
-    with bb.function("main", [x, w]):
-        with bb.dataflow():
-            out = bb.emit_output(getattr(relax.op.nn, name)(x, w, out_dtype=out_dtype))
-        bb.emit_func_output(out)
+    call = getattr(relax.op.nn, name)
+    mod = build.module(lambda x, w: call(x, w, out_dtype=out_dtype), x, w)
     rule = "the dtypes of both operands must be known$"
-    refused(lambda: tvm.compile(bb.get(), build.target()), name, rule)
+    refused(lambda: tvm.compile(mod, build.target()), name, rule)
     whole = relax_ext.pipeline(build.target())
-    refused(lambda: tvm.compile(bb.get(), build.target(), relax_pipeline=whole), name, rule)
+    refused(lambda: tvm.compile(mod, build.target(), relax_pipeline=whole), name, rule)
 
 
 def test_own_operator_unregistered() -> None:

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import tvm
 from tvm import relax
-from tvm.script import relax as R
 
 import cuda_emulator
 import relax_ext
@@ -127,19 +126,12 @@ def test_every_layout_is_ours(dtype: str) -> None:
 
 @pytest.mark.smoke
 def test_blocked_layouts_are_ours() -> None:
-    data, weight = (relax.Var(n, R.Tensor(s, "float32")) for n, s in BLOCKED.items())
-    bb = relax.BlockBuilder()
-    with bb.function("main", [data, weight]):
-        with bb.dataflow():
-            call = relax.op.nn.conv2d(
-                data, weight, padding=1, data_layout="NCHW4c", kernel_layout="OIHW4i4o"
-            )
-            out = bb.emit_output(call)
-        bb.emit_func_output(out)
-    cuda.check_ours(compiled(bb.get()), "conv2d_kernel")
-
-
-BLOCKED = {"data": (1, 4, 8, 8, 4), "weight": (3, 4, 3, 3, 4, 4)}
+    layouts = dict(data_layout="NCHW4c", kernel_layout="OIHW4i4o")
+    mod = build.module(
+        lambda data, weight: relax.op.nn.conv2d(data, weight, padding=1, **layouts),
+        *((1, 4, 8, 8, 4), (3, 4, 3, 3, 4, 4)),
+    )
+    cuda.check_ours(compiled(mod), "conv2d_kernel")
 
 
 @pytest.mark.parametrize(
@@ -169,14 +161,12 @@ def layer(case: Case, weight: np.ndarray) -> tvm.IRModule:
     """``main(data)``: a constant weight, a bias and a relu."""
     data, _ = build.parameters(case)
     bias = np.ones([case.outs if a == "C" else 1 for a in case.layouts[2]], weight.dtype)
-    bb = relax.BlockBuilder()
-    with bb.function("main", [data]):
-        with bb.dataflow():
-            value = bb.emit(build.call(case, data, relax.const(weight)))
-            value = bb.emit(relax.op.add(value, relax.const(bias)))
-            out = bb.emit_output(relax.op.nn.relu(value))
-        bb.emit_func_output(out)
-    return bb.get()
+
+    def body(data: relax.Expr) -> relax.Expr:
+        value = build.call(case, data, relax.const(weight))
+        return relax.op.nn.relu(relax.op.add(value, relax.const(bias)))
+
+    return build.module(body, data)
 
 
 @pytest.mark.smoke
@@ -202,20 +192,17 @@ def unet(dtype: str, rng: np.random.Generator) -> tvm.IRModule:
     def weight(*shape: int) -> relax.Constant:
         return relax.const((rng.standard_normal(shape) * 0.04).astype(dtype))
 
-    nn, data = relax.op.nn, relax.Var("data", R.Tensor((4, 64, 24, 24), dtype))
-    bb = relax.BlockBuilder()
-    with bb.function("main", [data]):
-        with bb.dataflow():
-            first = data
-            for _ in range(4):
-                first = bb.emit(nn.conv2d(first, weight(64, 64, 3, 3), padding=1))
-                first = bb.emit(nn.relu(first))
-            small = bb.emit(nn.max_pool2d(first, (2, 2), (2, 2)))
-            up = bb.emit(nn.conv2d_transpose(small, weight(64, 64, 2, 2), strides=2))
-            both = bb.emit(relax.op.concat([first, up], axis=1))
-            out = bb.emit_output(nn.conv2d(both, weight(32, 128, 1, 1)))
-        bb.emit_func_output(out)
-    return bb.get()
+    nn = relax.op.nn
+
+    def body(first: relax.Expr) -> relax.Expr:
+        for _ in range(4):
+            first = build.emit(nn.relu(nn.conv2d(first, weight(64, 64, 3, 3), padding=1)))
+        small = nn.max_pool2d(first, (2, 2), (2, 2))
+        up = nn.conv2d_transpose(small, weight(64, 64, 2, 2), strides=2)
+        both = relax.op.concat([first, build.emit(up)], axis=1)
+        return nn.conv2d(both, weight(32, 128, 1, 1))
+
+    return build.module(body, (4, 64, 24, 24), dtype=dtype)
 
 
 def test_halves_are_transposed_once(rng: np.random.Generator) -> None:
@@ -234,15 +221,13 @@ def test_halves_are_transposed_once(rng: np.random.Generator) -> None:
 def test_parameters_of_load_count_as_packed() -> None:
     """Their kernels take the time of those with constants, so here transposes pay."""
     shapes = [(1, 128, 8, 8), *[(128, 128, 3, 3)] * 3]
-    data, *weights = (relax.Var(f"v{n}", R.Tensor(one, "float16")) for n, one in enumerate(shapes))
-    bb, out = relax.BlockBuilder(), data
-    with bb.function("main", [data, *weights], attrs={"num_input": 1}):
-        with bb.dataflow():
-            for weight in weights:
-                out = bb.emit(relax.op.nn.relu(bb.emit(relax.op.nn.conv2d(out, weight, padding=1))))
-            out = bb.emit_output(out)
-        bb.emit_func_output(out)
-    mod = bb.get()
+
+    def body(out: relax.Expr, *weights: relax.Expr) -> relax.Expr:
+        for weight in weights:
+            out = relax.op.nn.relu(relax.op.nn.conv2d(out, weight, padding=1))
+        return out
+
+    mod = build.module(body, *shapes, dtype="float16", attrs={"num_input": 1})
     with cuda.target():
         assert "NHWC" in str(channels_last(mod, packs_parameters=True))
         assert channels_last(mod).same_as(mod)
@@ -259,20 +244,13 @@ def test_transposes_that_do_not_pay_are_left_out(rng: np.random.Generator) -> No
 
 def loss_module(op: str) -> tvm.IRModule:
     """Loss and gradients of a layer, as in README.md."""
-    data = relax.Var("data", R.Tensor((1, 16, 16, 32), "float32"))
-    weight = relax.Var("weight", R.Tensor((4, 4, 32, 16), "float32"))
-    bb = relax.BlockBuilder()
-    with bb.function("main", [data, weight]):
-        with bb.dataflow():
-            image = bb.emit(
-                relax.op.nn.conv2d_transpose(
-                    data, weight, strides=2, padding=1, data_layout="NHWC", kernel_layout="HWIO"
-                )
-            )
-            squares = bb.emit(relax.op.multiply(image, image))
-            loss = bb.emit_output(getattr(relax.op, op)(squares))
-        bb.emit_func_output(loss)
-    return relax.transform.Gradient("main")(bb.get())
+    options = dict(strides=2, padding=1, data_layout="NHWC", kernel_layout="HWIO")
+
+    def loss(data: relax.Expr, weight: relax.Expr) -> relax.Expr:
+        image = build.emit(relax.op.nn.conv2d_transpose(data, weight, **options))
+        return getattr(relax.op, op)(relax.op.multiply(image, image))
+
+    return relax.transform.Gradient("main")(build.module(loss, (1, 16, 16, 32), (4, 4, 32, 16)))
 
 
 @pytest.mark.smoke
@@ -291,13 +269,7 @@ def test_stock_fails_at_a_mean_over_all_axes() -> None:
 
 
 def scalar(of: Callable[[relax.Expr], relax.Expr], shape: Sequence[object]) -> tvm.IRModule:
-    x = relax.Var("x", R.Tensor(shape, "float32"))
-    bb = relax.BlockBuilder()
-    with bb.function("main", [x]):
-        with bb.dataflow():
-            out = bb.emit_output(of(relax.op.multiply(x, x)))
-        bb.emit_func_output(out)
-    return bb.get()
+    return build.module(lambda x: of(relax.op.multiply(x, x)), shape)
 
 
 SCALARS = {"mean": np.mean, "variance": np.var, "std": np.std}

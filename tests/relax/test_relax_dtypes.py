@@ -9,12 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tvm import relax
-from tvm.script import relax as R
 
 import relax_ext
 from helpers import build, compare, oracle
 from helpers.build import check_forward, check_gradients
-from helpers.cases import Case, cases
+from helpers.cases import Case, cases, permutations
 from helpers.profile import compiling
 from topi_ext.spec.geometry import Geometry
 from topi_ext.spec.reference import Reference
@@ -125,13 +124,21 @@ def test_gradient_of_bfloat16_is_refused_by_the_pass_itself() -> None:
 
 @compiling(2)
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
-def test_any_call_in_any_dtype(data, seed: int) -> None:
+def test_any_call_in_any_dtype_and_layout(data, seed: int) -> None:
     some = []
-    for _ in range(8):
+    for _ in range(10):
         op, rank = data.draw(st.sampled_from([T, C])), data.draw(st.integers(1, 3))
         dtype, out = data.draw(st.sampled_from(DTYPES))
+        datas, kernels = permutations(op, rank)
         case = data.draw(cases(op, rank, channels=(1, 2, 5, 16)))
-        some.append(case.with_(dtype=dtype, out_dtype=out))
+        case = case.with_(
+            dtype=dtype,
+            out_dtype=out,
+            data_layout=data.draw(st.sampled_from(datas)),
+            kernel_layout=data.draw(st.sampled_from(kernels)),
+            out_layout=data.draw(st.sampled_from(["", *datas])),
+        )
+        some.append(case)
     check_forward(some, np.random.default_rng(seed))
 
 
@@ -175,17 +182,12 @@ def test_to_mixed_precision_of_own_operators(name: str, rng: np.random.Generator
     x, y = rng.integers(-9, 9, (2, 3, 8, 7)), rng.integers(-9, 9, (2, 4, 6, 6))
     w = rng.integers(-9, 9, (4, 3, 3, 2))
     first, second = (x, y) if name == "conv_weight_grad" else (y, w)
-    a, b = (relax.Var(role, R.Tensor(v.shape, "float32")) for role, v in zip("ab", (first, second)))
-    bb = relax.BlockBuilder()
-    with bb.function("f0", [a, b]):
-        with bb.dataflow():
-            size = (3, 2) if name == "conv_weight_grad" else (8, 7)
-            out = bb.emit_output(getattr(relax_ext, name)(a, b, size))
-        bb.emit_func_output(out)
-    mod = relax.transform.ToMixedPrecision()(bb.get())
+    size = (3, 2) if name == "conv_weight_grad" else (8, 7)
+    mod = build.module(lambda a, b: getattr(relax_ext, name)(a, b, size), first.shape, second.shape)
+    mod = relax.transform.ToMixedPrecision()(mod)
     line = next(line for line in str(mod).splitlines() if f"R.relax_ext.{name}(" in line)
     assert 'out_dtype="float32"' in line and "float16" in str(mod)
-    (got,) = build.run(build.compiled(mod), "f0", *(v.astype("float32") for v in (first, second)))
+    (got,) = build.run(build.compiled(mod), "main", *(v.astype("float32") for v in (first, second)))
     g = Geometry.of_sizes("op", x.shape, y.shape, (3, 2))
     # Integers, so that nothing is rounded.
     np.testing.assert_array_equal(got, getattr(Reference(), name)(first, second, g))
@@ -196,18 +198,17 @@ def test_to_mixed_precision_of_own_operators(name: str, rng: np.random.Generator
 def test_behind_a_batch_norm(op: str, dtype: str, rng: np.random.Generator) -> None:
     """TVM legalizes it to float32; the convolution was emitted for half precision."""
     case = Case(op, (6, 5), (3, 3), ins=4, outs=8, dtype=dtype)
-    data, weight = build.parameters(case)
-    bb = relax.BlockBuilder()
-    with bb.function("main", [data, weight]):
-        with bb.dataflow():
-            ones = relax.const(np.ones(4, "float32"))
-            stats = [bb.emit(relax.op.astype(ones, dtype)) for _ in range(4)]
-            normed = bb.emit(relax.op.nn.batch_norm(data, *stats, 1, epsilon=0.0, training=False))
-            value = bb.emit(relax.op.nn.relu(bb.emit(relax.TupleGetItem(normed, 0))))
-            out = bb.emit_output(relax.op.negative(bb.emit(build.call(case, value, weight))))
-        bb.emit_func_output(out)
+
+    def body(data: relax.Expr, weight: relax.Expr) -> relax.Expr:
+        ones = relax.const(np.ones(4, "float32"))
+        stats = [build.emit(relax.op.astype(ones, dtype)) for _ in range(4)]
+        normed = build.emit(relax.op.nn.batch_norm(data, *stats, 1, epsilon=0.0, training=False))
+        value = build.emit(relax.op.nn.relu(relax.TupleGetItem(normed, 0)))
+        return relax.op.negative(build.call(case, value, weight))
+
     arrays = case.arrays(rng)
-    (got,) = build.run(build.compiled(bb.get()), "main", *arrays)
+    mod = build.module(body, *build.parameters(case))
+    (got,) = build.run(build.compiled(mod), "main", *arrays)
     before, kernel = (oracle.tensor(array) for array in arrays)
     want = -case.forward(before.relu(), kernel)
     # The norm subtracts 1, adds 1, and rounds to half precision on its way: errors are those of 1.
@@ -222,17 +223,15 @@ def test_behind_a_batch_norm(op: str, dtype: str, rng: np.random.Generator) -> N
 def test_batch_norm_keeps_its_dtype(dtype: str, training: bool, rng: np.random.Generator) -> None:
     """The result has the dtype that TVM infers; its own lowering gives float32, which stock() still
     does."""
-    x = relax.Var("x", R.Tensor((2, 3, 4, 5), dtype))
-    stats = [relax.Var(name, R.Tensor((3,), dtype)) for name in ("gamma", "beta", "mean", "var")]
-    bb = relax.BlockBuilder()
-    with bb.function("main", [x, *stats]):
-        with bb.dataflow():
-            normed = bb.emit(relax.op.nn.batch_norm(x, *stats, 1, training=training))
-            y = bb.emit(relax.TupleGetItem(normed, 0))
-            result = bb.emit_output(relax.op.multiply(y, y))
-        bb.emit_func_output(result)
+
+    def body(*operands: relax.Expr) -> relax.Expr:
+        normed = build.emit(relax.op.nn.batch_norm(*operands, 1, training=training))
+        y = build.emit(relax.TupleGetItem(normed, 0))
+        return relax.op.multiply(y, y)
+
     arrays = [rng.uniform(0.5, 2, shape).astype(dtype) for shape in ((2, 3, 4, 5), *[(3,)] * 4)]
-    (got,) = build.run(build.compiled(bb.get()), "main", *arrays)
+    mod = build.module(body, *arrays)
+    (got,) = build.run(build.compiled(mod), "main", *arrays)
     assert str(got.dtype) == dtype
     data, gamma, beta, mean, var = map(oracle.tensor, arrays)
     want = torch.nn.functional.batch_norm(data, mean, var, gamma, beta, training) ** 2
@@ -240,5 +239,5 @@ def test_batch_norm_keeps_its_dtype(dtype: str, training: bool, rng: np.random.G
     limit = {"float16": 2e-3, "bfloat16": 1.6e-2}[dtype]
     np.testing.assert_allclose(got.astype("float64"), want.numpy(), rtol=limit, atol=limit)
     with relax_ext.stock():
-        alone = relax.transform.LegalizeOps()(bb.get())["main"].script()
+        alone = relax.transform.LegalizeOps()(mod)["main"].script()
     assert 'R.Tensor((2, 3, 4, 5), dtype="float32")' in alone

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -90,21 +92,18 @@ def test_gradient_of_a_network(rng: np.random.Generator) -> None:
     shapes = {
         "x": (2, 3, 9, 8), "w1": (8, 3, 3, 3), "b": (8,), "w2": (8, 3, 4, 4), "t": (2, 3, 10, 8)
     }  # fmt: skip
-    bb = relax.BlockBuilder()
-    x, w1, b, w2, t = (
-        relax.Var(name, R.Tensor(shape, "float32")) for name, shape in shapes.items()
-    )
-    with bb.function("main", [w1, b, w2, x, t]):
-        with bb.dataflow():
-            down = relax.op.nn.conv2d(x, w1, strides=2, padding=1)
-            biased = relax.op.add(down, relax.op.reshape(b, (1, 8, 1, 1)))
-            up = relax.op.nn.conv2d_transpose(relax.op.nn.relu(biased), w2, strides=2, padding=1)
-            error = relax.op.subtract(up, t)
-            loss = bb.emit_output(relax.op.mean(relax.op.multiply(error, error)))
-        bb.emit_func_output(loss)
-    vm = build.compiled(build.differentiated(bb.get(), "main", 3))
+
+    def squared_error(w1: Any, b: Any, w2: Any, x: Any, t: Any) -> Any:
+        down = relax.op.nn.conv2d(x, w1, strides=2, padding=1)
+        biased = relax.op.add(down, relax.op.reshape(b, (1, 8, 1, 1)))
+        up = relax.op.nn.conv2d_transpose(relax.op.nn.relu(biased), w2, strides=2, padding=1)
+        error = build.emit(relax.op.subtract(up, t))
+        return relax.op.mean(relax.op.multiply(error, error))
+
     arrays = {name: rng.standard_normal(shape).astype("float32") for name, shape in shapes.items()}
-    loss, *got = build.run(vm, "main_adjoint", *(arrays[k] for k in ("w1", "b", "w2", "x", "t")))
+    given = [arrays[k] for k in ("w1", "b", "w2", "x", "t")]
+    vm = build.compiled(build.differentiated(build.module(squared_error, *given), "main", 3))
+    loss, *got = build.run(vm, "main_adjoint", *given)
 
     torch = pytest.importorskip("torch")
     leaves = {k: build.oracle.tensor(a, k in ("w1", "b", "w2")) for k, a in arrays.items()}
@@ -199,16 +198,11 @@ def test_gradients_of_own_operators(face: str, rng: np.random.Generator) -> None
         padding=(1, -1, 0, 2), output_padding=(1, 2),
     )  # fmt: skip
     own = FaceCase(face, geometry_of(case), 2)
-    bb = relax.BlockBuilder()
-    a, b, seed = (
-        relax.Var(role, R.Tensor(own.stored_shape(role), "float32")) for role in own.roles
+    mod = build.module(
+        lambda a, b, seed: relax.op.sum(relax.op.multiply(own_call(own, a, b), seed)),
+        *map(own.stored_shape, own.roles),
     )
-    with bb.function("main", [a, b, seed]):
-        with bb.dataflow():
-            out = bb.emit(own_call(own, a, b))
-            loss = bb.emit_output(relax.op.sum(relax.op.multiply(out, seed)))
-        bb.emit_func_output(loss)
-    vm = build.compiled(build.differentiated(bb.get(), "main", 2))
+    vm = build.compiled(build.differentiated(mod, "main", 2))
     arrays = [numbers(rng, own.shape(role), "float32") for role in own.roles]
     _, *got = build.run(vm, "main_adjoint", *arrays)
 

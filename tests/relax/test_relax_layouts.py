@@ -8,23 +8,14 @@ import itertools
 import numpy as np
 import pytest
 import tvm
-from hypothesis import given
-from hypothesis import strategies as st
 from tvm import relax
 
 from helpers import build
 from helpers.build import check_forward, check_gradients
-from helpers.cases import SPATIAL, Case, cases
-from helpers.profile import FUZZ, compiling
+from helpers.cases import Case, permutations
+from helpers.profile import FUZZ
 
 T, C = "conv_transpose", "conv"
-
-
-def permutations(op: str, rank: int) -> tuple[list[str], list[str]]:
-    """Return the permutations of data and of kernel, in the operator's own letters."""
-    kernel = ("IO" if op == T else "OI") + SPATIAL[rank]
-    data = "NC" + SPATIAL[rank]
-    return tuple(["".join(p) for p in itertools.permutations(text)] for text in (data, kernel))
 
 
 def template(op: str, rank: int) -> Case:
@@ -92,23 +83,6 @@ def test_gradients_in_layouts(op: str, rank: int, rng: np.random.Generator) -> N
     else:
         some = selection(op, rank)[: None if FUZZ else (8 if rank == 2 else 5)]
     check_gradients(some, rng)
-
-
-@compiling(2)
-@given(data=st.data(), seed=st.integers(0, 2**32 - 1))
-def test_any_call_in_any_layout(data, seed: int) -> None:
-    some = []
-    for _ in range(8):
-        op, rank = data.draw(st.sampled_from([T, C])), data.draw(st.integers(1, 3))
-        datas, kernels = permutations(op, rank)
-        some.append(
-            data.draw(cases(op, rank)).with_(
-                data_layout=data.draw(st.sampled_from(datas)),
-                kernel_layout=data.draw(st.sampled_from(kernels)),
-                out_layout=data.draw(st.sampled_from(["", *datas])),
-            )
-        )
-    check_forward(some, np.random.default_rng(seed))
 
 
 BLOCKED = {

@@ -12,7 +12,6 @@ import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import relax
-from tvm.script import relax as R
 
 import relax_ext
 from helpers import build
@@ -33,19 +32,13 @@ def machine(name: str) -> relax.VirtualMachine:
         "conv_weight_grad": (data, other),
         "sized": (data, kernel, other),
     }[name]
-    parameters = [relax.Var(f"p{i}", R.Tensor(s, "float32")) for i, s in enumerate(shapes)]
     call = {
         "conv": lambda x, w: relax.op.nn.conv2d(x, w, STRIDE),
         "conv_transpose": lambda y, w: relax.op.nn.conv2d_transpose(y, w, STRIDE),
         "conv_weight_grad": lambda x, y: relax_ext.conv_weight_grad(x, y, (3, 3), STRIDE),
         "sized": lambda y, w, x: relax_ext.conv_transpose(y, w, x, STRIDE),
     }[name]
-    bb = relax.BlockBuilder()
-    with bb.function("main", parameters):
-        with bb.dataflow():
-            out = bb.emit_output(call(*parameters))
-        bb.emit_func_output(out)
-    return build.compiled(bb.get())
+    return build.compiled(build.module(call, *shapes))
 
 
 def _data(sizes: list) -> tuple:

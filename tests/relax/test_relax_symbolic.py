@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tvm
 from tvm import relax
-from tvm.script import relax as R
 
 import relax_ext
 from helpers import build
@@ -248,21 +247,15 @@ def test_own_conv_transpose_takes_a_symbolic_size(rng: np.random.Generator) -> N
     """The size is an argument: one function for every size that belongs to the stride."""
     case = Case(T, (5, 4), (3, 3), stride=(2, 2), padding=(1, 1, 1, 1))
     n, h, w, p, q = (tir.Var(name, "int64") for name in "nhwpq")
-    data = relax.Var("data", R.Tensor((n, 2, p, q), "float32"))
-    weight = relax.Var("weight", R.Tensor(case.weight_shape, "float32"))
-    like = relax.Var("like", R.Tensor((n, 3, h, w), "float32"))
-    bb = relax.BlockBuilder()
-    with bb.function("f0", [data, weight, like]):
-        with bb.dataflow():
-            out = bb.emit_output(
-                relax_ext.conv_transpose(data, weight, (h, w), strides=2, padding=1)
-            )
-        bb.emit_func_output(out)
-    vm = build.compiled(bb.get())
+    mod = build.module(
+        lambda y, k, _: relax_ext.conv_transpose(y, k, (h, w), strides=2, padding=1),
+        *((n, 2, p, q), case.weight_shape, (n, 3, h, w)),
+    )
+    vm = build.compiled(mod)
     for extra in ((0, 0), (1, 0), (1, 1)):
         run = case.with_(output_padding=extra, n=3)
         arrays = run.arrays(rng)
-        (got,) = build.run(vm, "f0", *arrays, np.zeros(run.out_shape, "float32"))
+        (got,) = build.run(vm, "main", *arrays, np.zeros(run.out_shape, "float32"))
         run.check(got, *arrays)
 
 
@@ -270,22 +263,16 @@ def test_own_conv_transpose_with_a_size_that_does_not_belong(rng: np.random.Gene
     """Refused at run time, or right: what no y reaches is zero, and nothing else is read."""
     case = Case(T, (5, 4), (3, 3), stride=(2, 2), padding=(1, 1, 1, 1))
     h, w, p, q = (tir.Var(name, "int64") for name in "hwpq")
-    data = relax.Var("data", R.Tensor((2, 2, p, q), "float32"))
-    weight = relax.Var("weight", R.Tensor(case.weight_shape, "float32"))
-    like = relax.Var("like", R.Tensor((2, 3, h, w), "float32"))
-    bb = relax.BlockBuilder()
-    with bb.function("f0", [data, weight, like]):
-        with bb.dataflow():
-            size = (h, w)
-            call = relax_ext.conv_transpose(data, weight, size, strides=2, padding=1)
-            out = bb.emit_output(call)
-        bb.emit_func_output(out)
-    vm = build.compiled(bb.get())
+    mod = build.module(
+        lambda y, k, _: relax_ext.conv_transpose(y, k, (h, w), strides=2, padding=1),
+        *((2, 2, p, q), case.weight_shape, (2, 3, h, w)),
+    )
+    vm = build.compiled(mod)
     for extra in ((40, 0), (0, 100), (-7, -6), (-2, 0)):
         run = case.with_(output_padding=extra)
         arrays = run.arrays(rng)
         try:
-            (got,) = build.run(vm, "f0", *arrays, np.zeros(run.out_shape, "float32"))
+            (got,) = build.run(vm, "main", *arrays, np.zeros(run.out_shape, "float32"))
         except Exception:
             continue
         run.check(got, *arrays)

@@ -15,8 +15,9 @@ import tvm
 from torch import nn
 from tvm import relax
 
+from helpers import build
 from helpers.whole import Function, check, compiled, ours
-from topi_ext.compat import tensor_type, tir
+from topi_ext.compat import tir
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 
@@ -74,14 +75,10 @@ def test_softmax_of_other_axes_is_left_to_tvm() -> None:
 def test_group_norm_with_channels_last_is_left_to_tvm() -> None:
     """Its rows are apart in memory, which only kernels for CUDA read."""
     x, weights = torch.randn(2, 5, 7, 12), torch.randn(2, 12)
-    var = relax.Var("x", tensor_type([2, 5, 7, 12], "float32", 4))
     affine = [relax.const(one.numpy()) for one in weights]
-    bb = relax.BlockBuilder()
-    with bb.function("main", [var]):
-        with bb.dataflow():
-            out = bb.emit_output(relax.op.nn.group_norm(var, *affine, 3, 3, [1, 2]))
-        bb.emit_func_output(out)
-    run, module = compiled(bb.get())
+    run, module = compiled(
+        build.module(lambda v: relax.op.nn.group_norm(v, *affine, 3, 3, [1, 2]), x)
+    )
     assert ours(module) == []
     got = run(tvm.runtime.tensor(x.numpy())).numpy()
     want = F.group_norm(x.double().movedim(3, 1), 3, *weights.double()).movedim(1, 3)
@@ -106,19 +103,14 @@ def test_rows_that_a_mask_hides() -> None:
 
 def test_a_masked_softmax_that_is_broadcast() -> None:
     """The softmax is a kernel, and what makes more of it is not; it had ended the compilation."""
-    op, bb = relax.op, relax.BlockBuilder()
-    x = relax.Var("x", tensor_type([2, 3], "float32", 2))
-    zeros = relax.Var("zeros", tensor_type([5, 2, 3], "float32", 3))
-    with bb.function("main", [x, zeros]):
-        with bb.dataflow():
-            shown = op.logical_not(op.equal(x, relax.const(-math.inf, "float32")))
-            some = op.max(bb.emit(op.astype(bb.emit(shown), "float32")), -1, True)
-            hidden = bb.emit(op.logical_not(bb.emit(op.astype(bb.emit(some), "bool"))))
-            softmax = bb.emit(op.nn.softmax(x, -1))
-            zero = bb.emit(op.zeros_like(zeros))
-            out = bb.emit_output(op.where(hidden, zero, softmax))
-        bb.emit_func_output(out)
-    run, module = compiled(bb.get())
+    op = relax.op
+
+    def masked(x: Any, zeros: Any) -> Any:
+        shown = op.logical_not(op.equal(x, relax.const(-math.inf, "float32")))
+        hidden = op.logical_not(op.astype(op.max(op.astype(shown, "float32"), -1, True), "bool"))
+        return op.where(hidden, op.zeros_like(zeros), op.nn.softmax(x, -1))
+
+    run, module = compiled(build.module(masked, [2, 3], [5, 2, 3]))
     assert ours(module) == ["softmax"]
     given = np.array([[1, 2, 3], [-np.inf] * 3], "float32")
     result = run(*map(tvm.runtime.tensor, (given, np.zeros((5, 2, 3), "float32")))).numpy()
@@ -139,18 +131,13 @@ def test_dtypes(dtype: str) -> None:
     kind = getattr(torch, dtype)
 
     def both(x: Any) -> Any:
-        return relax.op.nn.softmax(x, -1), relax.op.nn.layer_norm(x, *weights, axes=[-1])
+        softmax, norm = relax.op.nn.softmax(x, -1), relax.op.nn.layer_norm(x, *weights, axes=[-1])
+        return relax.Tuple([build.emit(softmax), build.emit(norm)])
 
     numbers = np.arange(1, 51) / 16
     weights = [relax.const(numbers, dtype=dtype) for _ in range(2)]
     x = (100 + torch.randn(3, 50, dtype=torch.float64)).to(kind)
-    var = relax.Var("x", tensor_type([3, 50], dtype, 2))
-    bb = relax.BlockBuilder()
-    with bb.function("main", [var]):
-        with bb.dataflow():
-            out = bb.emit_output(relax.Tuple([bb.emit(one) for one in both(var)]))
-        bb.emit_func_output(out)
-    run, module = compiled(bb.get())
+    run, module = compiled(build.module(both, x))
     assert ours(module) == ["layer_norm_multiply_add", "softmax"]
     given = x.view(torch.int16) if dtype == "bfloat16" else x
     given = given.numpy().view(ml_dtypes.bfloat16) if dtype == "bfloat16" else given.numpy()
@@ -166,16 +153,13 @@ def test_dtypes(dtype: str) -> None:
 def test_symbolic_sizes() -> None:
     """Batch, and length of rows."""
     n, m = (tir.Var(name, "int64") for name in "nm")
-    var = relax.Var("x", tensor_type([n, m, 24], "float32", 3))
     weights = [relax.const(np.linspace(0.5, 2, 24), dtype="float32") for _ in range(2)]
-    bb = relax.BlockBuilder()
-    with bb.function("main", [var]):
-        with bb.dataflow():
-            normed = bb.emit(relax.op.nn.layer_norm(var, *weights, axes=[-1]))
-            turned = bb.emit(relax.op.permute_dims(normed, [0, 2, 1]))
-            out = bb.emit_output(relax.op.nn.softmax(turned, -1))
-        bb.emit_func_output(out)
-    run, module = compiled(bb.get())
+
+    def body(x: Any) -> Any:
+        normed = relax.op.nn.layer_norm(x, *weights, axes=[-1])
+        return relax.op.nn.softmax(relax.op.permute_dims(normed, [0, 2, 1]), -1)
+
+    run, module = compiled(build.module(body, [n, m, 24]))
     assert ours(module) == ["layer_norm_multiply_add", "softmax", "transpose"]
     scale = torch.linspace(0.5, 2, 24, dtype=torch.float64)
     for shape in ((1, 1, 24), (3, 50, 24), (2, 0, 24)):

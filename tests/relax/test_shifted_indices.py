@@ -12,9 +12,9 @@ import pytest
 import tvm
 from tvm import relax, te
 
+from helpers import build
 from helpers.whole import TARGET
-from relax_ext.pipeline import pipeline
-from topi_ext.compat import s_tir, tensor_type
+from topi_ext.compat import s_tir
 from topi_ext.schedules import loops
 
 FORMS: dict[str, Callable[[Any, int, int, int], Any]] = {
@@ -88,14 +88,10 @@ def test_tvm_alone(seed: int) -> None:
 
 
 def test_circular_padding() -> None:
-    x = relax.Var("x", tensor_type([9, 3, 7, 9, 6], "float32", 5))
-    bb = relax.BlockBuilder()
-    with bb.function("main", [x]):
-        with bb.dataflow():
-            y = bb.emit_output(relax.op.nn.pad(x, [0, 2, 2, 1, 0, 0, 1, 2, 2, 1], "circular"))
-        bb.emit_func_output(y)
-    executable = tvm.compile(bb.get(), TARGET, relax_pipeline=pipeline(TARGET))
     image = np.arange(9 * 3 * 7 * 9 * 6, dtype="float32").reshape(9, 3, 7, 9, 6)
-    found = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(image))
+    pads = [0, 2, 2, 1, 0, 0, 1, 2, 2, 1]
+    mod = build.module(lambda x: relax.op.nn.pad(x, pads, "circular"), image)
+    machine = build.compiled(mod, TARGET, pipeline=True)
+    found = machine["main"](tvm.runtime.tensor(image))
     want = np.pad(image, [(0, 2), (2, 1), (0, 0), (1, 2), (2, 1)], mode="wrap")
     np.testing.assert_array_equal(found.numpy(), want)

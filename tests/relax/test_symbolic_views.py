@@ -13,8 +13,8 @@ import torch
 import tvm
 from tvm import relax
 from tvm.relax import op
-from tvm.script import relax as R
 
+from helpers import build
 from helpers.whole import compiled, ours
 from topi_ext.compat import tir, with_replaced
 
@@ -31,13 +31,7 @@ N, C, H, W = (tir.Var(name, "int64") for name in "nchw")
 
 def pipelined(shape: Sizes, expression: Callable[[Any], Any]) -> tuple[Any, Any]:
     """The compiled function of one tensor, and its module."""
-    x = relax.Var("x", R.Tensor(shape, "float32"))
-    bb = relax.BlockBuilder()
-    with bb.function("main", [x]):
-        with bb.dataflow():
-            result = bb.emit_output(bb.normalize(expression(x)))
-        bb.emit_func_output(result)
-    return compiled(bb.get())
+    return compiled(build.module(expression, shape))
 
 
 def called(function: Any, x: np.ndarray) -> np.ndarray:

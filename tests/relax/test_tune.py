@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,9 @@ import tvm
 from tvm import relax
 
 import relax_ext
-from helpers import plans
+from helpers import build, plans
 from topi_ext import notices
-from topi_ext.compat import size_var, tensor_type
+from topi_ext.compat import size_var
 from topi_ext.tuning.database import plain, read
 
 TARGET = relax_ext.host_target(num_cores=2)
@@ -30,29 +31,17 @@ def _anew(monkeypatch: pytest.MonkeyPatch) -> None:
 def model(weights: np.ndarray, batch: object = 1) -> tvm.IRModule:
     """A convolution with a bias and relu, and one behind it that is like it but for these."""
     channels, *size = plans.X[1:]
-    x = relax.Var("x", tensor_type([batch, channels, *size], "float32", 4))
     bias = relax.const(np.ones((1, channels, 1, 1), np.float32))
-    bb = relax.BlockBuilder()
-    with bb.function("main", [x]):
-        with bb.dataflow():
-            first = bb.emit(relax.op.nn.conv2d(x, relax.const(weights), padding=plans.PADDING))
-            relu = bb.emit(relax.op.nn.relu(bb.emit(relax.op.add(first, bias))))
-            out = relax.op.nn.conv2d(relu, relax.const(weights), padding=plans.PADDING)
-            out = bb.emit_output(out)
-        bb.emit_func_output(out)
-    return bb.get()
+    conv = partial(relax.op.nn.conv2d, weight=relax.const(weights), padding=plans.PADDING)
+    return build.module(
+        lambda x: conv(relax.op.nn.relu(relax.op.add(conv(x), bias))), [batch, channels, *size]
+    )
 
 
 def test_a_matrix_product(tmp_path: Path) -> None:
     """A batched product is no convolution; its plan is measured, kept and taken all the same."""
     path = tmp_path / "plans.json"
-    x, y = (relax.Var(name, tensor_type([3, 40, 40], "float32", 3)) for name in "xy")
-    bb = relax.BlockBuilder()
-    with bb.function("main", [x, y]):
-        with bb.dataflow():
-            out = bb.emit_output(relax.op.matmul(x, y))
-        bb.emit_func_output(out)
-    module = bb.get()
+    module = build.module(relax.op.matmul, *[(3, 40, 40)] * 2)
     (tuned,) = relax_ext.tune(module, TARGET, path, candidates=3, say=lambda _: None)
     assert tuned.problem.startswith("matmul ") and tuned.plans == 3
     (entries,) = read(path).values()

@@ -25,16 +25,12 @@ BAD = [
     ("conv2d_transpose", D2, W2, {"kernel_size": (2, 3)}, r"kernel_size=\(2, 3\) must equal"),
     # groups
     ("conv2d_transpose", D2, W2, {"groups": 3}, r"groups=3 must divide"),
-    ("conv2d", D2, W2, {"groups": 0}, r"groups=0 must be at least 1"),
     # output padding
     ("conv2d_transpose", D2, W2, {"strides": (2, 2), "output_padding": (2, 0)},
      r"output_padding=\(2, 0\) must be at least 0 and smaller than stride=\(2, 2\) "
      r"or dilation=\(1, 1\)"),
-    ("conv3d_transpose", (1, 4, 2, 2, 2), (4, 4, 2, 2, 2), {"output_padding": (0, 0, 5)},
-     r"output_padding=\(0, 0, 5\)"),
     # stride, dilation and sizes
     ("conv2d_transpose", D2, W2, {"strides": (0, 1)}, r"stride=\(0, 1\) must be at least 1"),
-    ("conv2d", D2, W2, {"strides": (1, -1)}, r"stride=\(1, -1\) must be at least 1"),
     ("conv2d_transpose", D2, W2, {"dilation": (0, 1)}, r"dilation=\(0, 1\) must be at least 1"),
     ("conv2d_transpose", (1, 4, 1, 1), (4, 4, 1, 1), {"padding": (3, 3)},
      r"output size=\(-5, -5\) must be at least 1"),
@@ -46,15 +42,10 @@ BAD = [
         for attribute, value, rule in (
             ("strides", (1.5, 1), r"strides=\(1.5, 1\) must be integers$"),
             ("strides", (), r"strides=\(\) must have 2 values$"),
-            ("strides", (2,), r"strides=\(2,\) must have 2 values$"),
             ("strides", (1,) * 4, r"strides=\(1, 1, 1, 1\) must have 2 values$"),
-            ("strides", None, r"strides=None must be an integer$"),
-            ("strides", (True, 1), r"strides=\(True, 1\) must be integers$"),
             ("strides", (1 << 40, 1), r"strides=\(1099511627776, 1\) must fit into 32 bits$"),
             ("dilation", None, r"dilation=None must be an integer$"),
             ("dilation", (1.5, 1), r"dilation=\(1.5, 1\) must be integers$"),
-            ("dilation", (1,) * 3, r"dilation=\(1, 1, 1\) must have 2 values$"),
-            ("padding", (1 << 40, 0), r"padding=.* must fit into 32 bits$"),
             ("channels", 1.5, r"channels=1.5 must be an integer$"),
             ("kernel_size", (3.5, 3), r"kernel_size=\(3.5, 3\) must be integers$"),
             ("kernel_size", (3, 3, 3), r"kernel_size=\(3, 3, 3\) must have 2 values$"),
@@ -64,9 +55,6 @@ BAD = [
      r"output_padding=\(0, 0, 0\) must have 1 or 2 values$"),
     ("conv2d_transpose", D2, W2, {"dilation": (1 << 30, 1)},
      r"dilation=\(1073741824, 1\) must have a product of at most 1048576$"),
-    ("conv1d", (1, 4, 8), (4, 4, 3), {"strides": ()}, r"strides=\(\) must have 1 value$"),
-    ("conv3d", (1, 4, 8, 8, 8), (4, 4, 3, 3, 3), {"strides": (1, 1)},
-     r"strides=\(1, 1\) must have 3 values$"),
     # blocks
     ("conv2d", (3, 4, 8, 8), W2, {"out_layout": "NCHW2n"},
      r"layout 'NCHW2n' needs axis N=3 to be a multiple of 2$"),
@@ -83,8 +71,6 @@ BAD = [
     # the weight gradient
     ("conv2d_backward_weight", (1, 4, 6, 6), D2, {"kernel_size": (3, 3), "strides": ()},
      r"strides=\(\) must have 2 values$"),
-    ("conv2d_backward_weight", (1, 4, 6, 6), D2, {"kernel_size": (3, 3), "strides": (1,) * 4},
-     r"strides=\(1, 1, 1, 1\) must have 2 values$"),
     ("conv2d_backward_weight", (1, 4, 6, 6), D2, {"kernel_size": (3.5, 3)}, r"must be integers$"),
     ("conv2d_backward_weight", (1, 4, 6, 6), D2, {}, r"kernel_size=None must be given"),
     ("conv2d_backward_weight", (2, 4, 6, 6), D2, {"kernel_size": (3, 3)},

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,17 +13,11 @@ from support import by_relay, by_torch, session
 from support.arguments import parse
 from support.cases import KINDS, Case
 
+pytestmark = pytest.mark.usefixtures("threads_given_back")
 CASES = [
     {"name": "up1d", "x": [2, 4, 5], "cout": 6, "kernel": [3], "stride": [2], "groups": 2},
     {"name": "down2d", "op": "conv", "x": [1, 3, 7, 6], "cout": 2, "kernel": 3, "stride": [2, 1]},
 ]
-
-
-@pytest.fixture(autouse=True)
-def threads_restored() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 def run(tmp_path: Path, *more: str) -> tuple[int, dict]:

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,37 +16,24 @@ import pytest
 import torch
 from torch import nn
 
+from helpers import command_line
+from helpers.command_line import Decoder, one_conv_transpose
 from relay_ext.cli import main
 from relay_ext.cli.adapter import RelayCompiled
 
-QUICK = ["--repeat", "1", "--budget", "0.1", "--threads", "1"]
+pytestmark = pytest.mark.usefixtures("threads_given_back")
+run, refusal = partial(command_line.run, main), partial(command_line.refused, main)
 
 
-@pytest.fixture(autouse=True)
-def _threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Give back what the command line sets for its process."""
-    for name in ("TVM_NUM_THREADS", "TVM_BIND_THREADS"):
-        monkeypatch.setenv(name, os.environ.get(name, "1"))
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
-class Decoder(nn.Module):
-    """Every kind of trouble in little: groups, output padding of stride's size, dilation, 1-D."""
+class WithLine(Decoder):
+    """A decoder whose last layer has one axis."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.a = nn.ConvTranspose2d(4, 6, 4, stride=2, padding=1)
-        self.b = nn.BatchNorm2d(6)
-        self.c = nn.Conv2d(6, 6, 3, padding=2, dilation=2, groups=3)
-        self.d = nn.ConvTranspose2d(6, 2, 3, stride=2, dilation=3, output_padding=2)
         self.e = nn.ConvTranspose1d(2, 3, 3, stride=2, output_padding=1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = nn.functional.leaky_relu(self.b(self.a(x)), 0.2)
-        x = torch.sigmoid(self.d(torch.relu(self.c(x))))
-        return self.e(x.flatten(2))
+        return self.e(super().forward(x).flatten(2))
 
 
 def save(path: Path, model: nn.Module, x: torch.Tensor) -> Path:
@@ -58,27 +45,13 @@ def save(path: Path, model: nn.Module, x: torch.Tensor) -> Path:
 @pytest.fixture(scope="module")
 def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     x = torch.randn(2, 4, 5, 6)
-    return save(tmp_path_factory.mktemp("cli") / "decoder.pt", Decoder(), x)
+    return save(tmp_path_factory.mktemp("cli") / "decoder.pt", WithLine(), x)
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = nn.ConvTranspose1d(2, 3, 4, stride=2)
     return save(tmp_path_factory.mktemp("cli") / "small.ts", model, torch.randn(2, 2, 5))
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    status = main([*map(str, arguments), *QUICK])
-    shown = capsys.readouterr()
-    return status, shown.out, shown.err
-
-
-def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """The one line that refuses these arguments."""
-    status, out, err = run(capsys, *arguments)
-    assert (status, out) == (2, "") and err.startswith("relay_ext: ")
-    (line,) = err.splitlines()
-    return line
 
 
 def test_torchscript_with_gradients(
@@ -107,34 +80,16 @@ def test_own_input(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_onnx(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from onnx import TensorProto, helper, numpy_helper, save_model
-
-    weight = np.random.default_rng(0).standard_normal((3, 4, 4, 3)).astype("float32")
     attributes = {"strides": [2, 3], "output_shape": [11, 13], "group": 1}
-    node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], **attributes)
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 5, 4])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    graph = helper.make_graph([node], "g", [x], [y], [numpy_helper.from_array(weight, "w")])
-    opset = [helper.make_opsetid("", 13)]
-    save_model(helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / "up.onnx")
+    one_conv_transpose(tmp_path / "up.onnx", ["n", 3, 5, 4], **attributes)
     status, out, _ = run(capsys, tmp_path / "up.onnx", "--dim", "n=2")
     assert status == 0 and "relay_ext: all 2 correct" in out and "onnxruntime" in out
     assert "choose it with --dim n=SIZE" in refusal(capsys, tmp_path / "up.onnx")
 
 
-def test_wrong_results_are_status_1(
-    small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    get = RelayCompiled.get
-
-    def spoilt(self: RelayCompiled, result: object) -> list[torch.Tensor]:
-        tensors = [t.clone() for t in get(self, result)]
-        for tensor in tensors:
-            tensor.view(-1)[-1] += 0.01
-        return tensors
-
-    monkeypatch.setattr(RelayCompiled, "get", spoilt)
-    status, out, _ = run(capsys, small, "--shape", "input=1,2,5")
+def test_wrong_results_are_status_1(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with command_line.spoilt(RelayCompiled):
+        status, out, _ = run(capsys, small, "--shape", "input=1,2,5")
     assert status == 1 and "2 of 2 incorrect" in out
 
 
@@ -207,7 +162,7 @@ def test_arrays_of_every_kind(
     assert status == 0
     np.save(tmp_path / "x.npy", np.ones((1, 2, 3), ">i4"))
     line = refusal(capsys, small, "--input", f"input={tmp_path / 'x.npy'}")
-    assert line.startswith("relay_ext: small.ts: PyTorch stopped: ")
+    assert line.startswith("small.ts: PyTorch stopped: ")
 
 
 def test_as_a_module() -> None:

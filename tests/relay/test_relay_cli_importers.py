@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,20 +11,10 @@ import torch
 from torch import nn
 
 from conv_cli import tflite_model
-from helpers.command_line import (
-    one_conv_transpose,
-    refused,
-    report,
-    stored_tflite,
-    threads_given_back,
-)
+from helpers.command_line import one_conv_transpose, refused, report, stored_tflite
 from relay_ext.cli import main
 
-
-@pytest.fixture(autouse=True)
-def _threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with threads_given_back(monkeypatch):
-        yield
+pytestmark = pytest.mark.usefixtures("threads_given_back")
 
 
 def test_torchscript_that_stock_does_not_import(

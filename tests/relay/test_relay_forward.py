@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 
 import numpy as np
@@ -14,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tvm import relay, te
 
-from helpers.cases import SPATIAL, Case, cases, numbers
+from helpers.cases import Case, cases, numbers, permutations
 from helpers.profile import FUZZ, compiling
 from helpers.relay import call, check_forward, module, parameters, run, target
 from topi_ext import backend
@@ -95,13 +94,6 @@ def test_random_windows(data: st.DataObject) -> None:
     some = st.one_of(*(cases(op, rank) for op in (T, C) for rank in (1, 2)))
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     check_forward([data.draw(some) for _ in range(4)], rng)
-
-
-def permutations(op: str, rank: int) -> tuple[list[str], list[str]]:
-    """Return the permutations of data and of kernel, in the operator's own letters."""
-    kernel = ("IO" if op == T else "OI") + SPATIAL[rank]
-    data = "NC" + SPATIAL[rank]
-    return tuple(["".join(p) for p in itertools.permutations(text)] for text in (data, kernel))
 
 
 @pytest.mark.parametrize("opt_level", [0, 3])

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,6 +14,7 @@ from tvm import relay
 
 import relay_ext
 from helpers.cases import Case
+from helpers.process import in_new_process
 from helpers.relay import check_forward, module, run
 from relay_ext.attrs import OWN, STOCK
 
@@ -76,8 +75,7 @@ def test_stock_is_stock_before_and_after(rng: np.random.Generator) -> None:
         before + probe + "import relay_ext\n" + probe + "relay_ext.unregister()\n" + probe
         + "relay_ext.register(); relay_ext.register()\n" + probe
     )  # fmt: skip
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["True", "built", "True", "built"], done.stderr
+    assert in_new_process(code).split() == ["True", "built", "True", "built"]
 
 
 def test_behaviour_inside_stock_and_after() -> None:
@@ -113,12 +111,6 @@ def attributes():
 before = attributes()
 import relay_ext
 """
-
-
-def in_new_process(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.mark.parametrize(

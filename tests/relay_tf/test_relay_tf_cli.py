@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +12,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from helpers.command_line import refused, report, threads_given_back
+from helpers.command_line import refused, report
 from relay_ext.cli import main
+
+pytestmark = pytest.mark.usefixtures("threads_given_back")
 
 tf1 = tf.compat.v1
 random = np.random.default_rng(0).standard_normal
-
-
-@pytest.fixture(autouse=True)
-def _threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with threads_given_back(monkeypatch):
-        yield
 
 
 def frozen(path: Path, shape: Any, build: Callable[[Any], Any]) -> Path:

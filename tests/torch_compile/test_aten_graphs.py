@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import relax_ext
 from helpers import whole
-from helpers.deep import deep
+from helpers.profile import deep
 from helpers.torch_backend import compiled
 from relax_ext.aten import resizes
 from relax_ext.torch import report

@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from helpers.deep import deep
+from helpers.profile import deep
 from helpers.torch_backend import compiled
 
 SIDE = 96

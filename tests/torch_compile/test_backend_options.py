@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ import tvm
 from torch import nn
 
 import relax_ext
+from helpers.process import in_new_process
 from helpers.torch_backend import assert_same, check_inference, compiled
 from relax_ext.torch import openmp, report, setup
 from relax_ext.torch import run as runs
@@ -250,12 +250,5 @@ def test_the_name_is_found_by_an_entry_point(tmp_path: Path) -> None:
         f"{name} = {value}\n" for name, value in stated["entry-points"][group].items()
     )
     (folder / "entry_points.txt").write_text(f"[{group}]\n{entries}")
-    done = subprocess.run(
-        [sys.executable, "-c", ENTRY, str(tmp_path)],
-        env=environment(TVM_NUM_THREADS="1"),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["0", "1"]
+    printed = in_new_process(ENTRY, tmp_path, env=environment(TVM_NUM_THREADS="1"))
+    assert printed.split() == ["0", "1"]

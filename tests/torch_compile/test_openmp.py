@@ -17,6 +17,7 @@ import tvm
 import tvm_ffi
 from tvm.script import tirx as T
 
+from helpers.process import in_new_process
 from relax_ext.torch import openmp
 
 SIZE = 1000
@@ -107,10 +108,7 @@ def _another_runtime(folder: Path) -> Path:
 
 def test_no_thread_is_made_beside_those_of_pytorch() -> None:
     """Its own engine makes one for the backward pass."""
-    done = subprocess.run(
-        [sys.executable, "-c", ONE_TEAM], capture_output=True, text=True, check=True
-    )
-    assert int(done.stdout) <= 1
+    assert int(in_new_process(ONE_TEAM)) <= 1
 
 
 PRELOADED = """
