@@ -73,7 +73,7 @@ DOTS = _by_name(
     ("udot", 4, "uint8", "uint8"),
     ("usdot", 4, "uint8", "int8"),
 )
-"""Of vectors, by name."""
+"""Products of vectors, by name."""
 
 TILE_DOTS = _by_name(
     ("tdpbf16ps", 2, "bfloat16", "bfloat16"),
@@ -82,7 +82,7 @@ TILE_DOTS = _by_name(
     ("tdpbusd", 4, "int8", "uint8"),
     ("tdpbuud", 4, "uint8", "uint8"),
 )
-"""Of tiles of a matrix unit, by name: weights are the left factor."""
+"""Products of tiles of a matrix unit, by name: weights are the left factor."""
 
 
 def tile_dot_of(problem: Convolution) -> Product | None:
