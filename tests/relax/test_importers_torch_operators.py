@@ -33,12 +33,7 @@ DOORS = ("export", "raw", "fx")
 DRAWN = {"raw": 3, "export": 1, "fx": 1}
 """Calls of each operator; fewer of those that PyTorch decomposes first, which takes longest."""
 
-NOT_TRACED = frozenset(
-    (
-        *("exp of integers", "sigmoid of integers", "reciprocal of integers", "elu", "layer_norm"),
-        *("fmod, number", "split", "unbind", "scatter", "meshgrid", "lstm", "gru", "rnn"),
-    )
-)
+NOT_TRACED = frozenset((*("split", "unbind", "scatter", "meshgrid", "lstm", "gru", "rnn"),))
 """Operators whose calls the importer of traced graphs gets wrong, or refuses otherwise than in one
 line."""
 

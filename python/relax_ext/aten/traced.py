@@ -38,8 +38,9 @@ R = relax()
 _FUNCTIONS = (
     *("add", "addmm", "avg_pool1d", "avg_pool2d", "avg_pool3d", "baddbmm", "batch_norm", "bmm"),
     *("celu", "chunk", "clamp", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "cross_entropy"),
-    *("conv_transpose2d", "conv_transpose3d", "cumprod", "cumsum", "div", "eq", "floordiv", "ge"),
-    *("grid_sample", "gt", "interpolate", "isin", "le", "linear", "log_softmax", "lt", "matmul"),
+    *("conv_transpose2d", "conv_transpose3d", "cumprod", "cumsum", "div", "elu", "eq", "exp"),
+    *("floordiv", "fmod", "ge", "grid_sample", "gt", "interpolate", "isin", "layer_norm", "le"),
+    *("linear", "log_softmax", "lt", "matmul", "reciprocal", "sigmoid"),
     *("max", "max_pool1d", "max_pool2d", "max_pool3d", "min", "mul", "narrow", "ne", "norm"),
     *("ones_like", "pixel_shuffle", "pow", "prod", "rsub", "scaled_dot_product_attention"),
     *("select", "softmax", "std", "sub", "sum", "take", "truediv", "var", "zeros_like"),
