@@ -157,6 +157,7 @@ FAULTS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[str, ...]]] =
         (image(),),
         RAW_FX,
     ),
+    "layer norm without weights": (nn.LayerNorm(6, elementwise_affine=False), (image(),), FX),
     "sums with factors": (
         lambda x, y: torch.stack(
             [torch.add(x, y, alpha=3), torch.sub(x, y, alpha=0.5), torch.rsub(x, y, alpha=3)]

@@ -50,7 +50,8 @@ _FUNCTIONS = (
 _MODULES = (
     *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.Conv1d, nn.Conv2d, nn.Conv3d),
     *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.CrossEntropyLoss),
-    *(nn.CELU, nn.ELU, nn.GELU, nn.Hardtanh, nn.Linear, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d),
+    *(nn.CELU, nn.ELU, nn.GELU, nn.Hardtanh, nn.LayerNorm, nn.Linear),
+    *(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d),
 )
 """The same of modules."""
 
