@@ -41,7 +41,6 @@ COMBINATIONS = {
 }
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize("case", COMBINATIONS)
 def test_skip_connections(case: str) -> None:
     """Nothing stays in PyTorch: both sizes are one where PyTorch knows that they are equal."""

@@ -16,6 +16,7 @@ from topi_ext.compat import (
     type_of,
 )
 
+from ..ir import are_same
 from ..legalizations.reshapes import of_equal_sizes
 from .calls import Call, torch_dtype_name
 from .sizes import is_unbacked
@@ -59,7 +60,7 @@ def _checked(call: Call, result: Any, stated: Any) -> Any:
         raise call.refusal(f"shape {list(shape)} must be {wanted}, as in PyTorch")
     if all(size is not None and same_size(size, other) for size, other in zip(shape, wanted)):
         return result
-    if None not in shape:
+    if None not in shape and not are_same(wanted, call.stated(stated.shape)):
         return of_equal_sizes(call.builder, result, wanted)
     kind = tensor_type(R.ShapeExpr(wanted), dtype, len(wanted))
     return call.builder.match_cast(result, kind)
