@@ -166,7 +166,8 @@ class Call:
 
     def stated(self, sizes: Sequence[Any]) -> list[Any]:
         """Return sizes of a fake tensor by the expressions of PyTorch, not by equal ones."""
-        return [size_in(size, dict(self.symbols)) for size in sizes]
+        symbols = dict(self.symbols)
+        return [size_in(size, symbols) for size in sizes]
 
     def shape(self, name: str | None = None) -> list[Any]:
         """Return the shape of a tensor argument, or of the result."""

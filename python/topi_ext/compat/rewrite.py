@@ -298,7 +298,7 @@ def _with_own_definitions(func: Any, other: Any) -> Any:
     body = own.body
     # First the parameters: where their sizes are replaced, TVM 0.26 makes other parameters.
     for group in (pairs, [pair for pair in sizes if not is_number(pair[0])]):
-        body = with_replaced(body, {"Var": partial(_replaced_variable, group)})
+        body = with_values(body, group)
     return body
 
 

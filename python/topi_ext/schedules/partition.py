@@ -161,9 +161,9 @@ def _nested(loops: list[_Loop], statement: Any) -> Any:
 
 
 def _sequence(statements: Iterator[Any]) -> Any:
-    """Return statements as one, None if there is none."""
-    every = list(statements)
-    return tir.SeqStmt(every) if len(every) > 1 else every[0] if every else None
+    """Return statements as one, which has no effect if there is none."""
+    every = list(statements) or [tir.Evaluate(0)]
+    return tir.SeqStmt(every) if len(every) > 1 else every[0]
 
 
 def _combining(store: Any, element: Any) -> Any:

@@ -42,7 +42,6 @@ MOST_OF_BATCH = 1 << 10
 MOST_POSITIONS = 1 << 14
 """Positions of y up to which plans are rated: those of more images cost the same each."""
 
-
 FEWER = 16
 """How many times fewer positions than expected are those for which no plan is rated."""
 
