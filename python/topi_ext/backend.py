@@ -40,10 +40,6 @@ BACKENDS: dict[str, tuple[type[Backend[Any]], str]] = {
 """By kind of target, what builds its kernels, and why it does not for a target that it refuses."""
 
 
-NOMINAL_SIZE = 256
-"""Value of symbolic sizes when kernels are compared."""
-
-
 @dataclass(frozen=True)
 class Unsupported:
     """Why a target has no kernels of ours: TVM schedules the TE definitions for it."""
@@ -157,7 +153,7 @@ def build(problem: Problem, target: Any) -> Any:
     """
     if not _is_served(problem, target):
         return None
-    return announce(_build(_Request.of(problem, of_target(target))))
+    return _announced(_Request.of(problem, of_target(target)))
 
 
 def prepack(problem: Any, target: Any) -> tuple[Packing | None, Any]:
@@ -180,7 +176,7 @@ def prepack(problem: Any, target: Any) -> tuple[Packing | None, Any]:
     if not _is_served(problem, target):
         return None, None
     request = _Request.of(replace(problem, prepacked=True), of_target(target))
-    return _build_packing(request), announce(_build(request))
+    return _build_packing(request), _announced(request)
 
 
 def packing_ahead(problem: Any, target: Any) -> Packing | None:
@@ -218,7 +214,7 @@ def build_on_packed(problem: Any, target: Any) -> Any:
     problem = replace(problem, prepacked=True)
     base = replace(problem, epilogue=())
     backend = of_target(target)
-    return announce(_build(_Request.of(problem, backend, base)))
+    return _announced(_Request.of(problem, backend, base))
 
 
 def is_faster(problem: Problem, target: Any) -> bool:
@@ -228,7 +224,7 @@ def is_faster(problem: Problem, target: Any) -> bool:
     Symbolic sizes are taken for 256.  A plan that was measured is taken without an estimate.
     """
     backend: Any = of_target(target)
-    known = problem.anonymous().with_sizes(lambda _: NOMINAL_SIZE)
+    known = problem.of_nominal_sizes()
     cost = backend.choice(known).estimate
     separate = (backend.choice(one.canonical()).estimate for one in known.separate())
     return cost is None or cost <= sum(each for each in separate if each is not None)
@@ -343,6 +339,10 @@ def _one_at_a_time(cached: Callable[[_Request], Built]) -> Callable[[_Request], 
             return cached(request)
 
     return ask
+
+
+def _announced(request: _Request) -> Any:
+    return announce(_build(request), lambda: request.backend.verdicts(request.problem))
 
 
 @_one_at_a_time

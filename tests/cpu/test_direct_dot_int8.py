@@ -31,6 +31,7 @@ from topi_ext.cpu.plan.direct_dot import DirectDotPlan, plan_direct_dot
 from topi_ext.cpu.plan.window import Window
 from topi_ext.cpu.products import DOTS, Product
 from topi_ext.cpu.select.choose import choose
+from topi_ext.kernel.registry import Refused
 from topi_ext.spec.conv import Convolution
 from topi_ext.spec.layout import Layouts
 
@@ -220,4 +221,5 @@ def test_what_leaves_int8_goes_in_pairs(dtypes: tuple, zeros: tuple, name: str) 
     assert choose(problem, machine).dot == name
     assert DOTS[name].fits(problem)
     wide = replace(problem, dtypes=("int16", "int8", "int32"), zero_points=(0, 0))
-    assert plan_direct_dot(wide, machine) is None
+    with pytest.raises(Refused, match="bytes"):
+        plan_direct_dot(wide, machine)

@@ -32,6 +32,7 @@ from topi_ext.cpu.select.choose import choose, rated
 from topi_ext.cpu.select.dynamic_shapes import Split, either
 from topi_ext.cpu.winograd.rows import WinogradRows
 from topi_ext.cpu.winograd.tiles import candidate_tiles
+from topi_ext.kernel.registry import Refused
 from topi_ext.spec.conv import OPERANDS, Convolution
 from topi_ext.spec.layout import Layouts
 
@@ -195,7 +196,7 @@ def test_rows_are_direct_where_tiles_along_both_axes_have_too_many_terms() -> No
 def test_products_of_one_channel_are_not_saved(channels: int) -> None:
     """Errors of tiles are relative to the neighbours of an element, and nothing is gained."""
     problem = problem_for((40, 40), (3, 3), ins=8 * channels, outs=8 * channels, groups=8)
-    assert bool(list(winograd_candidates(problem, MACHINE))) == (channels > 1)
+    assert bool(cheapest(winograd_candidates(problem, MACHINE))) == (channels > 1)
 
 
 def test_no_tile_has_more_terms_than_are_written_out() -> None:
@@ -474,7 +475,8 @@ def test_long_steps_are_planned_at_once(face: str) -> None:
             problem = made(FaceCase(face, geometry_of(case), 2))
             in_time(problem)
             if max(*problem.geometry.stride, *problem.geometry.dilation) > 1 << 12:
-                assert candidate_tiles(problem) == []
+                with pytest.raises(Refused):
+                    candidate_tiles(problem)
 
 
 def test_of_many_phases_a_task_has_room_for_one_position() -> None:

@@ -18,6 +18,7 @@ from topi_ext.deploy import c_source, kernel
 from topi_ext.deploy.command import RUNTIME
 from topi_ext.deploy.kernel import Kernel
 from topi_ext.deploy.request import Request, Words, read
+from topi_ext.kernel.registry import Refused
 from topi_ext.spec.conv import Convolution
 from topi_ext.spec.dtypes import byte_width
 
@@ -165,8 +166,10 @@ def of_family(words: Words, family: str, target: object) -> CKernel | None:
         request.kind, request.geometry.as_rank3(), request.layouts, request.n, request.dtypes
     )
     row = next(row for row in KERNELS if row.name == family)
-    found = row.cheapest(problem, machine) if request.kind in row.kinds else None
-    if not found:
+    if request.kind not in row.kinds:
+        return None
+    found = row.cheapest(problem, machine)
+    if isinstance(found, Refused):
         return None
     func = CpuBackend(machine).build(problem, found[1])
     code = kernel.object_file({words.name: func}, target)

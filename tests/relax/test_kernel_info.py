@@ -22,6 +22,7 @@ from helpers.whole import TARGET, check
 from relax_ext.cli import main
 from topi_ext import backend
 from topi_ext.compat import tir
+from topi_ext.cpu.registry import KERNELS
 from topi_ext.kernel.info import INFO, KERNEL, KernelInfo, info_of
 from topi_ext.kernel.selection import ALL, Selection, selected
 
@@ -80,6 +81,26 @@ def test_machine_readable(
     assert [one["kind"] for one in found][:2] == ["conv", "conv_transpose"]
     assert found[0]["post_ops"] == ["add", "relu"] and found[0]["estimate"] > 0
     assert all(isinstance(one["plan"], dict) for one in found)
+
+
+def test_refused_kernels_are_listed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line for each kernel of the kind, behind that of the kernel: its estimate, or why not."""
+    monkeypatch.setenv("TVM_CONV_VERBOSE", "2")
+    infos(build.forward_module([WIDE]), TARGET)
+    chosen, *others = [line for line in lines(capsys) if line]
+    kernel = chosen.split(" | ")[-3]
+    verdicts = dict(line.removeprefix("tvm_conv:   ").split(" ", 1) for line in others)
+    assert verdicts.keys() == {row.name for row in KERNELS.of_kind("conv") if row.candidates}
+    estimates = {
+        name: float(line.split()[1])
+        for name, line in verdicts.items()
+        if line.startswith("estimated ")
+    }
+    assert min(estimates, key=lambda name: estimates[name]) == kernel
+    refused = verdicts.keys() - estimates.keys()
+    assert refused and all(verdicts[name].startswith("refused: ") for name in refused)
 
 
 @pytest.mark.parametrize("value", ["", "0", "off"])

@@ -12,7 +12,7 @@ from ..spec.problem import Problem
 from ..spec.size_rules import Rule
 from ..tuning.database import plain
 from .info import KernelInfo, with_info
-from .registry import Costed, MachineT
+from .registry import Costed, MachineT, Refused
 from .selection import ALL, Selection
 
 if TYPE_CHECKING:
@@ -109,6 +109,17 @@ class Backend(Generic[MachineT]):
     def candidates(self, problem: Problem) -> Iterator[Costed]:
         """Yield every plan that is compared for a problem, with its estimated cost."""
         return self.functions.registry.candidates(problem, self.machine)
+
+    def verdicts(self, problem: Problem) -> Iterator[str]:
+        """Yield for each kernel of the problem's kind its estimate, or why it was refused; symbolic
+        sizes are taken for 256.
+        """
+        known = problem.of_nominal_sizes().canonical()
+        for name, found in self.functions.registry.verdicts(known, self.machine, self.selection):
+            if isinstance(found, Refused):
+                yield f"{name} refused: {found}"
+            else:
+                yield f"{name} estimated {found[0]:.3g} {self.unit}"
 
     def supports(self, kind: str) -> bool:
         """Return whether there are kernels for a kind of operator."""

@@ -2,8 +2,9 @@
 """Description of the kernel and plan of an operator: attributes of its PrimFunc, and a line of
 text.
 
-``TVM_CONV_VERBOSE=1`` prints a line to standard error for each kernel that is asked for,
-``TVM_CONV_VERBOSE=json`` a JSON object.
+``TVM_CONV_VERBOSE=1`` prints a line to standard error for each kernel that is asked for, ``2`` also
+one for every other kernel of its kind: its estimate, or why it was refused; ``json`` prints a JSON
+object.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -92,12 +93,15 @@ def with_info(func: Any, info: KernelInfo) -> Any:
     return func.with_attr(KERNEL, info.kernel).with_attr(INFO, info.to_json())
 
 
-def announce(func: Any) -> Any:
-    """Print the info of a kernel if the environment enables it; return the kernel."""
+def announce(func: Any, verdicts: Callable[[], Iterable[str]]) -> Any:
+    """Print the info of a kernel if the environment enables it, and the `verdicts` about all
+    kernels of its kind if it asks for them; return the kernel.
+    """
     wanted = os.environ.get(VARIABLE, "").strip().lower()
     info = None if wanted in _OFF or func is None else info_of(func)
     if info is not None:
-        text = info.to_json() if wanted == "json" else f"tvm_conv: {info.line()}"
+        lines = [info.line(), *(f"  {line}" for line in (verdicts() if wanted == "2" else ()))]
+        text = info.to_json() if wanted == "json" else "\n".join(f"tvm_conv: {a}" for a in lines)
         print(text, file=sys.stderr, flush=True)
     return func
 

@@ -8,7 +8,7 @@ it.  An operator gets the plan of the lowest estimated cost among all rows that 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -30,8 +30,20 @@ class Plan:
         return ()
 
 
+class Refused(Exception):  # noqa: N818 - an answer, which reaches no user as an error
+    """A kernel does not serve a problem; the text is the rule that the problem breaks."""
+
+
+def require(holds: bool, rule: str) -> None:
+    """Raise :class:`Refused` with this `rule` unless it holds."""
+    if not holds:
+        raise Refused(rule)
+
+
 Costed = tuple[float, Any]
 """An estimated cost, in the unit of the target, and a plan; NaN where nothing was estimated."""
+
+Planned = TypeVar("Planned")
 
 Rated = tuple[Any, Sequence[float]]
 """A plan for symbolic sizes, and its estimated cost for each of some known sizes."""
@@ -91,11 +103,11 @@ class Kernel(Generic[MachineT]):
         Kinds of operators that it serves.
     candidates : callable, optional
         ``candidates(problem, machine)``: all plans that are compared, each with its estimated
-        cost; none for a problem that it does not serve.  Left out for a kernel that only runs
-        others.
+        cost; raises :class:`Refused` for a problem that it does not serve.  Left out for a kernel
+        that only runs others.
     planner : callable, optional
-        ``planner(problem, machine)``: the best plan and its cost, or None, where another than the
-        cheapest candidate is taken, or where it is found sooner.
+        ``planner(problem, machine)``: the best plan and its cost, where another than the cheapest
+        candidate is taken, or where it is found sooner.
     dynamic : DynamicShapes
     prepacks : bool
         Whether it may find its weights packed.
@@ -108,23 +120,34 @@ class Kernel(Generic[MachineT]):
     plan: type[Plan]
     kinds: tuple[str, ...]
     candidates: Callable[[Any, MachineT], Iterable[Costed]] | None = None
-    planner: Callable[[Any, MachineT], Costed | None] | None = None
+    planner: Callable[[Any, MachineT], Costed] | None = None
     dynamic: DynamicShapes = STATIC
     prepacks: bool = False
     is_bounded: bool = False
 
-    def cheapest(self, problem: Any, machine: MachineT) -> Costed | None:
-        """Return the best plan and its estimated cost; None for a problem that is not served."""
-        if self.planner is not None:
-            return self.planner(problem, machine)
-        if self.candidates is None:
-            return None
-        return min(self.candidates(problem, machine), key=cost_of, default=None)
+    def cheapest(self, problem: Problem, machine: MachineT) -> Costed | Refused:
+        """Return the best plan and its estimated cost, or why the problem is not served."""
+        try:
+            is_planned = problem.is_static or problem.kind in self.dynamic.kinds
+            require(is_planned, "sizes must be known")
+            if self.planner is not None:
+                return self.planner(problem, machine)
+            plans = self.candidates(problem, machine) if self.candidates else ()
+            found = min(plans, key=cost_of, default=None)
+            return found or Refused("no plan has room for its operands")
+        except Refused as refused:
+            return refused
 
 
 def cost_of(costed: Costed) -> float:
     """Return the cost of a pair of cost and plan, to order them."""
     return costed[0]
+
+
+def accepted(plans: Iterable[Planned]) -> Iterator[Planned]:
+    """Yield the plans of a planner; none where it refuses the problem."""
+    with suppress(Refused):
+        yield from plans
 
 
 class Registry(Generic[MachineT]):
@@ -183,17 +206,21 @@ class Registry(Generic[MachineT]):
         """Yield every plan of the selected kernels for a problem, with its estimated cost."""
         for kernel in self.of_kind(problem.kind):
             if kernel.candidates is not None and selection.allows(kernel.name):
-                yield from kernel.candidates(problem, machine)
+                yield from accepted(kernel.candidates(problem, machine))
 
     def proposals(
         self, problem: Problem, machine: MachineT, selection: Selection = ALL
     ) -> list[Costed]:
         """Return the best plan of each selected kernel that serves a problem, and its cost."""
-        kernels = (
-            kernel
-            for kernel in self.of_kind(problem.kind)
-            if selection.allows(kernel.name)
-            and (problem.is_static or problem.kind in kernel.dynamic.kinds)
-        )
-        costed = (kernel.cheapest(problem, machine) for kernel in kernels)
-        return [found for found in costed if found is not None]
+        verdicts = (found for _, found in self.verdicts(problem, machine, selection))
+        return [found for found in verdicts if not isinstance(found, Refused)]
+
+    def verdicts(
+        self, problem: Problem, machine: MachineT, selection: Selection = ALL
+    ) -> Iterator[tuple[str, Costed | Refused]]:
+        """Yield the name of each selected kernel of the problem's kind with its best plan, or with
+        the reason why it does not serve the problem.
+        """
+        for kernel in self.of_kind(problem.kind):
+            if selection.allows(kernel.name) and (kernel.planner or kernel.candidates):
+                yield kernel.name, kernel.cheapest(problem, machine)

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 FreshSize = Callable[[str], Size]
 """Make a variable of this name for a size that only run time knows."""
 
+NOMINAL_SIZE = 256
+"""Value of symbolic sizes when kernels are compared."""
+
 
 class Argument(NamedTuple):
     """One argument of a kernel: its name, the letters of its axes in memory order, and its type."""
@@ -86,6 +89,10 @@ class Problem:
     def planned(self) -> Problem:
         """Return the problem that plans are made for: equal ones have equal symbolic sizes."""
         return self if self.is_static else self.anonymous().with_sizes(Unknown)
+
+    def of_nominal_sizes(self) -> Problem:
+        """Return the problem with 256 in place of each symbolic size, for estimates."""
+        return self.anonymous().with_sizes(lambda _: NOMINAL_SIZE)
 
     def rules(self) -> list[Rule]:
         """Return what a kernel checks of symbolic sizes when it runs."""

@@ -14,7 +14,7 @@ from topi_ext.cuda.machine import GpuMachine
 from topi_ext.cuda.plan.tiles import Plan
 from topi_ext.cuda.registry import KERNELS
 from topi_ext.cuda.select.choose import choose
-from topi_ext.kernel.registry import Kernel
+from topi_ext.kernel.registry import Kernel, accepted
 from topi_ext.spec.conv import OPERANDS, RESULT, Convolution
 from topi_ext.spec.geometry import Geometry
 from topi_ext.spec.layout import Layouts
@@ -194,7 +194,7 @@ def candidates_of(
     kernel: Kernel[GpuMachine], problem: Any, machine: GpuMachine
 ) -> Iterable[tuple[float, Any]]:
     """Return the plans of a kernel with their estimates; none of one that only runs others."""
-    return kernel.candidates(problem, machine) if kernel.candidates else ()
+    return accepted(kernel.candidates(problem, machine)) if kernel.candidates else ()
 
 
 def _tile(plan: Plan) -> str:

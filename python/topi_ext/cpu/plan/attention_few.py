@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
+from ...kernel.registry import require
 from ...spec.attention import Attention
 from ..machine import CpuMachine
 from .attention import copies, of_known_sizes
@@ -83,8 +84,9 @@ def attention_few_candidates(
 ) -> Iterator[tuple[float, AttentionFewPlan]]:
     """Yield plans for few queries and their cycles; symbolic sizes count as 256."""
     queries = problem.size["m"]
-    if not (isinstance(queries, int) and queries <= MOST_QUERIES) or problem.sums:
-        return
+    is_few = isinstance(queries, int) and queries <= MOST_QUERIES
+    require(is_few, f"queries must be a known number of at most {MOST_QUERIES}")
+    require(not problem.sums, "sums of a row are not returned")
     known = of_known_sizes(problem)
     for plan in _candidates(known, machine):
         if plan.splits > 1 and not all(isinstance(problem.size[a], int) for a in problem.outer):
@@ -98,8 +100,8 @@ def _candidates(problem: Attention, machine: CpuMachine) -> Iterator[AttentionFe
     queries, keys, inner, columns = (problem.size[a] for a in "mnde")
     lanes = machine.lanes(problem.acc_dtype)
     of_inner, of_columns = (min(lanes, size & -size) for size in (inner, columns))
-    if min(of_inner, of_columns) < min(FEWEST_LANES, lanes):
-        return
+    fewest = min(FEWEST_LANES, lanes)
+    require(min(of_inner, of_columns) >= fewest, f"sizes of a head must be multiples of {fewest}")
     inner_vectors = _vectors(inner // of_inner, usable_registers(machine) - of_inner - 1)
     copied = copies(problem, "d"), copies(problem, "e")
     for vectors, block in product({1, 2, 4, MOST_VECTORS}, KEYS):

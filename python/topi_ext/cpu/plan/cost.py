@@ -12,7 +12,7 @@ from itertools import product
 from math import gcd, prod
 from typing import TypeVar
 
-from ...kernel.registry import cost_of
+from ...kernel.registry import accepted, cost_of
 from ...spec.axis_access import AxisAccess
 from ...spec.conv import Convolution
 from ..machine import CACHE_LINE, CpuMachine
@@ -58,8 +58,8 @@ sizes leave out padding: a dilation of 2 has it."""
 
 
 def cheapest(plans: Iterable[tuple[float, AnyPlan]]) -> tuple[float, AnyPlan] | None:
-    """Return the first plan with the fewest cycles, or None if there are no plans."""
-    return min(plans, key=cost_of, default=None)
+    """Return the first plan with the fewest cycles, or None if the planner has none."""
+    return min(accepted(plans), key=cost_of, default=None)
 
 
 def candidate_blocks(positions: Sequence[int], lanes: int) -> Iterator[tuple[int, ...]]:

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
+from ...kernel.registry import Refused, require
 from ...spec.conv import Convolution
 from ...spec.size_hints import nominal
 from ..machine import CpuMachine
@@ -21,7 +23,7 @@ from .cost import (
 )
 from .costs import costs_of
 from .direct import DirectPlan, plan_direct
-from .direct_dot import DirectDotPlan, plan_direct_dot
+from .direct_dot import NARROW_RULE, DirectDotPlan, plan_direct_dot
 from .window import Plan, Window
 
 TILE = 16
@@ -60,20 +62,18 @@ class DirectAmxPlan(Plan):
 def direct_amx_candidates(
     problem: Convolution, machine: CpuMachine
 ) -> Iterator[tuple[float, DirectAmxPlan]]:
-    """Yield plans that multiply tiles, and their cycles.
-
-    None are yielded where there is no matrix unit, for other dtypes, for an odd number of input
-    channels of bfloat16, of which pairs can't be made, for weights that are no bytes once they are
-    less their zero point, and for so few output channels that tiles are nearly empty.
-    """
+    """Yield plans that multiply tiles, and their cycles."""
+    require(machine.amx or machine.amx_int8, "the processor must have AMX")
     dot = tile_dot_of(problem)
-    if dot is None or problem.out_channels < FEWEST_CHANNELS:
-        return
-    if not (machine.amx if dot.is_float else machine.amx_int8):
-        return
-    # Vectors can't read pairs of bfloat16 from packed weights as they are stored.
-    by_lanes = None if dot.is_float else plan_direct_dot(problem, machine)
-    _, refused = by_lanes or plan_direct(problem, machine)
+    if dot is None:
+        raise Refused(f"{NARROW_RULE}: no AMX instruction multiplies these")
+    require(machine.amx if dot.is_float else machine.amx_int8, f"AMX of the processor: {dot.name}")
+    rule = f"output channels of a group must be at least {FEWEST_CHANNELS}"
+    require(problem.out_channels >= FEWEST_CHANNELS, rule)
+    refused: DirectPlan | DirectDotPlan = plan_direct(problem, machine)[1]
+    if not dot.is_float:  # vectors can't read pairs of bfloat16 from packed weights as stored
+        with suppress(Refused):
+            refused = plan_direct_dot(problem, machine)[1]
     packing = packing_cycles(problem, machine)
     for cycles, gather, tiles_first in tile_candidates(problem.in_steps(dot.size), machine):
         yield cycles + packing, DirectAmxPlan(gather, refused, dot.name, tiles_first)

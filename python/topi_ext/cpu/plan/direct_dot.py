@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from ...kernel.registry import cost_of, require
 from ...spec.conv import Convolution
 from ..machine import CpuMachine
 from ..products import DOTS
-from .cost import cheapest
 from .direct import DirectPlan, direct_candidates, plan_direct
 from .window import Plan
 
@@ -38,20 +38,17 @@ class DirectDotPlan(Plan):
         return self.gather.non_temporal_run(problem, machine)
 
 
-def plan_direct_dot(
-    problem: Convolution, machine: CpuMachine
-) -> tuple[float, DirectDotPlan] | None:
-    """Products within lanes: the plan of kernels/direct_dot.py, and its cycles.
+NARROW_RULE = "data and weights must be bytes, or bfloat16 of an even number of input channels"
 
-    None for other dtypes, for an odd number of input channels of bfloat16, of which pairs can't be
-    made, and for processors that have no instruction for it, or multiply more numbers of float32 in
-    the same time.
-    """
-    return cheapest(
+
+def plan_direct_dot(problem: Convolution, machine: CpuMachine) -> tuple[float, DirectDotPlan]:
+    """Products within lanes: the plan of kernels/direct_dot.py, and its cycles."""
+    found = (
         (cycles, DirectDotPlan(gather, dot))
         for dot, asked in _asked(problem, machine)
         for cycles, gather in [plan_direct(*asked)]
     )
+    return min(found, key=cost_of)
 
 
 def direct_dot_candidates(
@@ -66,15 +63,17 @@ def direct_dot_candidates(
 def _asked(
     problem: Convolution, machine: CpuMachine
 ) -> Iterator[tuple[str, tuple[Convolution, CpuMachine]]]:
-    """Yield the instructions that serve the problem, and the arguments for the direct kernel's
-    planner.
+    """Yield the instructions that serve the problem, at least one, and the arguments for the direct
+    kernel's planner.
     """
+    require(any(dot.fits(problem) for dot in DOTS.values()), NARROW_RULE)
     # Where that of pairs is slow, what it saves in memory is less than what making them takes.
     has_pairs = machine.dots > 0 and 2 * machine.dots >= machine.fmas
     of_pairs = [("dpbf16ps", machine.dots)] if has_pairs else []
-    for name, rate in (*of_pairs, *machine.int_dots):
-        if DOTS[name].fits(problem):
-            # One holds products before they are added; without another, LLVM may spill sums.
-            registers = machine.registers - 2 if name == "pmaddwd" else machine.registers
-            as_floats = replace(machine, fmas=rate, registers=registers)
-            yield name, (problem.in_steps(DOTS[name].size), as_floats)
+    rates = [one for one in (*of_pairs, *machine.int_dots) if DOTS[one[0]].fits(problem)]
+    require(bool(rates), "the processor has no faster instruction for these dtypes")
+    for name, rate in rates:
+        # One holds products before they are added; without another, LLVM may spill sums.
+        registers = machine.registers - 2 if name == "pmaddwd" else machine.registers
+        as_floats = replace(machine, fmas=rate, registers=registers)
+        yield name, (problem.in_steps(DOTS[name].size), as_floats)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
+from ...kernel.registry import require
 from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ..machine import CACHE_LINE, CpuMachine
@@ -65,13 +66,17 @@ def dot_product_of_any_size(
     problem: Convolution, known: Sequence[Convolution], machine: CpuMachine
 ) -> Iterator[tuple[DotProductPlan, list[float]]]:
     """Yield plans for few positions with symbolic sizes, and their cycles for all `known` sizes."""
-    if not problem.weights_are_runs or machine.lanes(problem.acc_dtype) < 2:
-        return
+    _require_runs(problem, machine)
     row = known[0].in_channels * problem.geometry.taps * byte_width(problem.acc_dtype)
     room = max(1, min(FEW_POSITIONS, machine.l2 // 2 // row))
     for plan in _candidates(problem, room, machine):
         plan = replace(plan, room=room // plan.m_tile * plan.m_tile)
         yield plan, [_fitted_cycles(one, plan, machine) for one in known]
+
+
+def _require_runs(problem: Convolution, machine: CpuMachine) -> None:
+    require(problem.weights_are_runs, "weights of an output channel must be neighbours in memory")
+    require(machine.lanes(problem.acc_dtype) > 1, "a vector must hold two sums")
 
 
 def _fitted_cycles(known: Convolution, plan: DotProductPlan, machine: CpuMachine) -> float:
@@ -82,15 +87,11 @@ def _fitted_cycles(known: Convolution, plan: DotProductPlan, machine: CpuMachine
 def dot_product_candidates(
     problem: Convolution, machine: CpuMachine
 ) -> Iterator[tuple[float, DotProductPlan]]:
-    """Yield plans, with lanes over weights, and their cycles.
-
-    None are yielded for ``conv_transpose``, for many positions or a symbolic number of them, and
-    where the weights of an output channel do not lie one after the other in memory.
-    """
-    if problem.kind != "conv" or not (problem.is_static and problem.weights_are_runs):
-        return
-    if not 0 < prod(problem.y_sizes) <= FEW_POSITIONS or machine.lanes(problem.acc_dtype) < 2:
-        return
+    """Yield plans, with lanes over weights, and their cycles."""
+    _require_runs(problem, machine)
+    require(problem.is_static, "sizes must be known")
+    is_few = 0 < prod(problem.y_sizes) <= FEW_POSITIONS
+    require(is_few, f"positions must be 1 to {FEW_POSITIONS}")
     for plan in _candidates(problem, prod(problem.y_sizes), machine):
         tasks = _tasks(problem, plan)
         task, held = _cycles(problem, plan, machine)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 
+from ...kernel.registry import Refused, cost_of, require
 from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ...spec.geometry import Size
@@ -17,7 +18,6 @@ from .cost import (
     PARALLEL_CYCLES,
     SHARED_CACHES,
     candidate_splits,
-    cheapest,
     most_of,
     rows_cycles,
     rows_of_tile,
@@ -92,14 +92,12 @@ NOMINAL = 256
 def gemm_candidates(
     problem: Convolution | MatMul, machine: CpuMachine
 ) -> Iterator[tuple[float, GemmPlan]]:
-    """Yield plans, with lanes over columns, and their cycles.
-
-    None are yielded for a convolution that is no matrix product, and where results of a row are
-    apart.
-    """
+    """Yield plans, with lanes over columns, and their cycles."""
     found = product_of(problem)
-    if found is None or (isinstance(problem, Convolution) and not _is_served(found, machine)):
-        return
+    if found is None:
+        raise Refused("a convolution must have one tap, one group, no stride and no padding")
+    if isinstance(problem, Convolution):
+        _require_lanes(found, machine)
     known = _known(found)
     for plan in _candidates(known, machine):
         if not found.is_static:
@@ -113,10 +111,10 @@ def gemm_of_any_size(
     problem: Convolution, known: Sequence[Convolution], machine: CpuMachine
 ) -> Iterator[tuple[GemmPlan, list[float]]]:
     """Return the plan for symbolic sizes, and its cycles for all `known` sizes."""
-    found = cheapest(gemm_candidates(problem, machine))
+    _, plan = min(gemm_candidates(problem, machine), key=cost_of)
     products = [product_of(one) for one in known]
-    if found and all(products):
-        yield found[1], [_cycles(_known(one), found[1], machine)[0] for one in products if one]
+    require(all(products), "a convolution of each size must be a matrix product")
+    yield plan, [_cycles(_known(one), plan, machine)[0] for one in products if one]
 
 
 @lru_cache(maxsize=256)
@@ -125,14 +123,12 @@ def product_of(problem: Convolution | MatMul) -> MatMul | None:
     return problem if isinstance(problem, MatMul) else MatMul.of(problem)
 
 
-def _is_served(found: MatMul, machine: CpuMachine) -> bool:
-    """Return whether lanes over output channels pay: where these are neighbours in the result."""
-    return (
-        found.step("y", found.column) == 1
-        and len(found.inner) <= 1
-        and machine.lanes(found.acc_dtype) > 1
-        and 0 not in found.size.values()
-    )
+def _require_lanes(found: MatMul, machine: CpuMachine) -> None:
+    """Require what makes lanes over output channels pay."""
+    require(found.step("y", found.column) == 1, "output channels must be neighbours in memory")
+    require(len(found.inner) <= 1, "input channels must be one axis")
+    require(machine.lanes(found.acc_dtype) > 1, "a vector must hold two sums")
+    require(0 not in found.size.values(), "operands must have elements")
 
 
 def _known(found: MatMul) -> MatMul:

@@ -9,6 +9,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
+from ...kernel.registry import require
 from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ...spec.geometry import Geometry
@@ -115,12 +116,8 @@ FEW_TILES = 2
 def gemm_col2im_candidates(
     problem: Convolution, machine: CpuMachine
 ) -> Iterator[tuple[float, GemmCol2imPlan]]:
-    """Yield plans, with lanes over weights, and their cycles.
-
-    None are yielded for ``conv``, and for images that are symbolic or too large.
-    """
-    if not (problem.transposed and problem.is_static):
-        return
+    """Yield plans, with lanes over weights, and their cycles, where an image fits a cache."""
+    require(problem.is_static, "sizes must be known")
     geometry, lanes = problem.geometry, machine.lanes(problem.acc_dtype)
     n, size = problem.n, prod(geometry.y_size)
     held = GemmCol2imPlan.elements_held(geometry)
@@ -230,10 +227,8 @@ def gemm_col2im_of_any_size(
 ) -> Iterator[tuple[GemmCol2imPlan, list[float]]]:
     """Yield plans for small images with symbolic sizes, and their cycles for all `known` sizes.
 
-    They are infinite for what a task has no room for.  None for ``conv``.
+    They are infinite for what a task has no room for.
     """
-    if not problem.transposed:
-        return
     geometry, lanes = problem.geometry, machine.lanes(problem.acc_dtype)
     held = _image_room(problem, machine)
     for c_block, most in product(candidate_channels(geometry.c_per_group, 1), CHUNKS):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
+from ...kernel.registry import require
 from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ...spec.geometry import Geometry
@@ -99,14 +100,10 @@ class PhaseLanesPlan(Plan):
 def phase_lanes_candidates(
     problem: Convolution, machine: CpuMachine
 ) -> Iterator[tuple[float, PhaseLanesPlan]]:
-    """Yield plans, with lanes over the phases of a row, and their cycles.
-
-    None are yielded for ``conv``, dilation, sizes that are symbolic or empty, strides below a
-    vector, and where phases have different numbers of taps: products with zeros would turn infinity
-    into NaN.
-    """
-    if not (problem.is_static and _serves(problem, machine)) or min(problem.x_sizes) < 1:
-        return
+    """Yield plans, with lanes over the phases of a row, and their cycles."""
+    _require_phases(problem, machine)
+    require(problem.is_static, "sizes must be known")
+    require(min(problem.x_sizes) > 0, "x must have elements")
     for images in sorted({-(-problem.n // i) for i in (1, 2, 4, 8, 16, 64)}):
         for plan in _candidates(problem, images, machine):
             tasks, task, held = _cycles(problem, plan, machine)
@@ -121,20 +118,21 @@ def phase_lanes_of_any_size(
     """Yield plans with one image per task for symbolic sizes, and their cycles for all `known`
     sizes.
     """
-    if not _serves(problem, machine):
-        return
+    _require_phases(problem, machine)
     for plan in _candidates(problem, 1, machine):
         rated = (_cycles(one, plan, machine) for one in known)
         yield plan, [-(-tasks // machine.threads) * task for tasks, task, _ in rated]
 
 
-def _serves(problem: Convolution, machine: CpuMachine) -> bool:
-    """Return whether the kernel computes it, and phases fill vectors."""
-    geometry = problem.geometry
-    if not problem.transposed or geometry.stride[-1] < machine.lanes(problem.acc_dtype):
-        return False
+def _require_phases(problem: Convolution, machine: CpuMachine) -> None:
+    """Require phases that fill vectors, all with the same number of taps: products with zeros would
+    turn infinity into NaN.
+    """
+    geometry, lanes = problem.geometry, machine.lanes(problem.acc_dtype)
+    require(geometry.stride[-1] >= lanes, f"stride along a row must be at least {lanes}")
     evenly = all(k % s == 0 for k, s in zip(geometry.kernel, geometry.stride))
-    return evenly and max(geometry.dilation) == 1
+    require(evenly, "kernel must be a multiple of the stride")
+    require(max(geometry.dilation) == 1, "dilation must be 1")
 
 
 def _candidates(problem: Convolution, images: int, machine: CpuMachine) -> Iterator[PhaseLanesPlan]:

@@ -11,6 +11,7 @@ from operator import floordiv, itemgetter
 from statistics import mean
 from typing import Any, NamedTuple
 
+from ...kernel.registry import require
 from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ...spec.geometry import Geometry
@@ -119,14 +120,10 @@ MOST_PLANS = 8
 def valid_taps_candidates(
     problem: Convolution, machine: CpuMachine
 ) -> Iterator[tuple[float, ValidTapsPlan]]:
-    """Yield plans, with lanes over output channels, and their cycles.
-
-    None are yielded for symbolic images, for phases, an empty batch, and where nearly all products
-    are with data, or none.
-    """
-    if _leaves_out(problem):
-        for cycles, of_tasks, plan in _rated(problem, _of_image(problem, machine), machine):
-            yield cycles, plan if of_tasks >= PARALLEL_CYCLES else replace(plan, parallel=False)
+    """Yield plans, with lanes over output channels, and their cycles."""
+    require(_leaves_out(problem), "of the products, some and enough must be with padding")
+    for cycles, of_tasks, plan in _rated(problem, _of_image(problem, machine), machine):
+        yield cycles, plan if of_tasks >= PARALLEL_CYCLES else replace(plan, parallel=False)
 
 
 def _leaves_out(problem: Convolution) -> bool:
@@ -140,11 +137,11 @@ def valid_taps_of_any_size(
     """Yield plans for symbolic sizes, and their cycles for all `known` sizes.
 
     They are infinite for sizes whose products are all with padding.
-    None where in most of the known sizes nearly all products are with data.
     """
     most = MOST_VALID if problem.images_are_known else MOST_MEAN
-    if not problem.is_plain or mean(one.valid_fraction for one in known) > most:
-        return
+    require(problem.is_plain, "an output position must read one input for every tap")
+    leaves_out = mean(one.valid_fraction for one in known) <= most
+    require(leaves_out, "of the products, enough must be with padding")
     of_image: dict[Geometry, list[_Shared]] = {}
     plans = []
     for one in known[:: -(-len(known) // MOST_PLANS)]:

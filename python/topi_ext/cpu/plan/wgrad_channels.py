@@ -10,6 +10,7 @@ from math import inf, prod
 from statistics import mean
 from typing import Any
 
+from ...kernel.registry import Refused
 from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ...spec.size_hints import nominal
@@ -72,10 +73,7 @@ MOST_VALID = 0.85
 def wgrad_channels_candidates(
     problem: Convolution, machine: CpuMachine
 ) -> Iterator[tuple[float, WgradChannelsPlan]]:
-    """Yield plans, with lanes over channels of y, and their cycles.
-
-    None are yielded for images of which no block is small enough.
-    """
+    """Yield plans, with lanes over channels of y, and their cycles."""
     for cycles, fields in _rated(problem, machine):
         yield cycles, WgradChannelsPlan(*fields)
 
@@ -141,7 +139,7 @@ def wgrad_channels_of_any_size(
     """Return the plan for symbolic sizes, and its cycles for all `known` sizes."""
     best = cheapest(_rated(problem, machine))
     if best is None:
-        return
+        raise Refused("a block of an image must be small enough")
     plan = WgradChannelsPlan(*best[1])
     if not problem.images_are_known:
         is_clipped = mean(one.valid_fraction for one in known) <= MOST_MEAN

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import inf, prod
 
+from ...kernel.registry import require
 from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ...spec.geometry import Geometry
@@ -102,12 +103,8 @@ def _room(problem: Convolution, c_block: int, machine: CpuMachine) -> int:
 def wgrad_im2col_candidates(
     problem: Convolution, machine: CpuMachine
 ) -> Iterator[tuple[float, WgradIm2colPlan]]:
-    """Yield plans, with lanes over weights, and their cycles.
-
-    None are yielded for positions that are symbolic or too many to be held at once.
-    """
-    if not problem.is_static:
-        return
+    """Yield plans, with lanes over weights, and their cycles, where positions fit a cache."""
+    require(problem.is_static, "sizes must be known")
     c, size = problem.geometry.c_per_group, prod(problem.geometry.y_size)
     for images, c_block in product(divisors(problem.n), candidate_channels(c, 1)):
         if images * size <= _room(problem, c_block, machine):

@@ -10,6 +10,7 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
+from ...kernel.registry import require
 from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ...spec.minimal_filtering import Filter
@@ -108,13 +109,9 @@ MOST_ROWS = 16
 def wgrad_winograd_candidates(
     problem: Convolution, machine: CpuMachine
 ) -> Iterator[tuple[float, WgradWinogradPlan]]:
-    """Yield plans that save products, and their cycles.
-
-    None are yielded for integers, whose sums have to be exact, for symbolic sizes, and where no two
-    taps are neighbours.
-    """
-    if not problem.is_static or min(problem.y_sizes) < 1:
-        return
+    """Yield plans that save products, and their cycles."""
+    require(problem.is_static, "sizes must be known")
+    require(min(problem.y_sizes) > 0, "y must have elements")
     room = room_for(problem)
     for one in _tiled(problem, machine):
         size, form = nominal(one.tiles(problem)), _Form.of(problem, one)
@@ -135,9 +132,8 @@ def wgrad_winograd_candidates(
 def wgrad_winograd_of_any_size(
     problem: Convolution, known: Sequence[Convolution], machine: CpuMachine
 ) -> Iterator[tuple[WgradWinogradPlan, list[float]]]:
-    """Yield plans that save products for symbolic sizes, and their cycles for all `known` sizes.
-
-    None for what :func:`wgrad_winograd_candidates` has none for.
+    """Yield plans that save products for symbolic sizes, and their cycles for all `known`
+    sizes.
     """
     most = room_for(known[-1])
     for one in _tiled(problem, machine):
@@ -162,8 +158,6 @@ def wgrad_winograd_of_any_size(
 def _tiled(problem: Convolution, machine: CpuMachine) -> Iterator[WgradWinogradPlan]:
     """Yield plans with the tiles that may pay, of which the blocks follow."""
     tiles = candidate_tiles(problem)
-    if not tiles:
-        return
     lanes = machine.lanes(problem.acc_dtype)
     vectors = -(-problem.geometry.k_per_group // lanes)
     c_tile, v_tile = register_tile(problem.geometry.c_per_group, vectors, machine)

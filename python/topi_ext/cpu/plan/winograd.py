@@ -10,6 +10,7 @@ from itertools import product
 from math import gcd, prod
 from typing import NamedTuple
 
+from ...kernel.registry import require
 from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ...spec.minimal_filtering import Filter, joined_filters_of
@@ -184,7 +185,9 @@ large beside a sum of few products."""
 
 
 def _tiles(problem: Convolution) -> list[Tile]:
-    return candidate_tiles(problem) if problem.in_channels >= LEAST_CHANNELS else []
+    rule = f"input channels of a group must be at least {LEAST_CHANNELS}"
+    require(problem.in_channels >= LEAST_CHANNELS, rule)
+    return candidate_tiles(problem)
 
 
 def winograd_candidates(
@@ -193,16 +196,10 @@ def winograd_candidates(
     """Yield plans that save products, and their cycles.
 
     Considers the tiles that may be faster, or these `tiles` among them.
-
-    None are yielded for one input channel, for integers, whose sums have to be exact, where no two
-    taps are neighbours or a phase has none, for more kinds of phases or terms than are written out,
-    and where the direct sum for data that is not finite would take more memory than operands and
-    result.
     """
     tiles = [tile for tile in _tiles(problem) if tiles is None or tile in tiles]
-    direct = _direct(problem, machine) if tiles else None
-    if direct is None:
-        return
+    require(bool(tiles), "none of the given tiles saves products")
+    direct = _direct(problem, machine)
     # The blocks follow.
     one = WinogradPlan(tiles[0], (1,) * 4, machine.lanes(problem.acc_dtype), 1, 1, 1, 1, direct)
     for tile in tiles:
@@ -212,13 +209,10 @@ def winograd_candidates(
 def winograd_of_any_size(
     problem: Convolution, known: Sequence[Convolution], machine: CpuMachine
 ) -> Iterator[tuple[WinogradPlan, list[float]]]:
-    """Yield plans that save products for symbolic sizes, and their cycles for all `known` sizes.
-
-    None for what :func:`winograd_candidates` has none for.
+    """Yield plans that save products for symbolic sizes, and their cycles for all `known`
+    sizes.
     """
     tiles = _tiles(problem)
-    if not tiles:
-        return
     lanes = machine.lanes(problem.acc_dtype)
     direct = plan_direct(replace(problem, prepacked=False), machine)[1]
     one = WinogradPlan((1,) * 3, (1,) * 4, lanes, 1, 1, 1, 1, direct)
@@ -262,8 +256,8 @@ def _room(problem: Convolution) -> int:
     return problem.elements * 511 // 512
 
 
-def _direct(problem: Convolution, machine: CpuMachine) -> DirectPlan | None:
-    """Return the sum for data that is not finite, or None where there is no room for it."""
+def _direct(problem: Convolution, machine: CpuMachine) -> DirectPlan:
+    """Return the sum for data that is not finite."""
     # Its weights come as they are.
     as_stored = replace(problem, prepacked=False)
     plan = plan_direct(as_stored, machine)[1]
@@ -276,7 +270,8 @@ def _direct(problem: Convolution, machine: CpuMachine) -> DirectPlan | None:
         (direct_elements(as_stored, replace(plan, depth=depth), busy), -depth)
         for depth in {plan.depth, *candidate_depths(problem.in_channels)}
     )
-    return replace(plan, depth=-depth) if held <= _room(problem) else None
+    require(held <= _room(problem), "the sum for data that is not finite takes too much memory")
+    return replace(plan, depth=-depth)
 
 
 def _plans(

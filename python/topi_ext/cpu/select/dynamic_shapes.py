@@ -14,7 +14,7 @@ from math import ceil, inf, log, prod, sqrt
 from operator import itemgetter
 from typing import Any, NamedTuple, cast
 
-from ...kernel.registry import Kernel, Rated
+from ...kernel.registry import Kernel, Rated, accepted
 from ...spec.conv import Convolution
 from ...spec.geometry import conv_transpose_size
 from ..machine import CpuMachine
@@ -92,7 +92,7 @@ def _plans(
     for kernel in kernels:
         plans = getattr(kernel.dynamic, hook)
         if plans is not None:
-            yield from plans(problem, known, machine)
+            yield from accepted(plans(problem, known, machine))
 
 
 def _best(plans: Iterable[Rated], fewest: Sequence[float]) -> Rated:

@@ -9,6 +9,7 @@ from itertools import product
 from math import prod
 from typing import Any, TypeVar
 
+from ...kernel.registry import require
 from ...spec.axis_access import AxisAccess
 from ...spec.conv import Convolution
 from ...spec.geometry import Size
@@ -60,15 +61,16 @@ def candidate_tiles(problem: Convolution) -> list[Tile]:
     """Candidates: two outputs along all axes on which that saves products, or on less; along a row
     also four, if that saves more.
 
-    None for integers, whose sums have to be exact, where a phase has no taps, and for more phases
-    than a kernel has tables for.
+    Raises
+    ------
+    Refused
+        Where no tile saves products that a kernel may save.
     """
-    if not problem.acc_dtype.startswith("float"):
-        return []
-    if any(access.has_empty_phase for access in problem.accesses):
-        return []
-    if prod(steps_of(access)[0] for access in problem.accesses) > MOST_PHASES:
-        return []
+    require(problem.acc_dtype.startswith("float"), "sums of integers have to be exact")
+    is_empty = any(access.has_empty_phase for access in problem.accesses)
+    require(not is_empty, "every phase must have taps")
+    phases = prod(steps_of(access)[0] for access in problem.accesses)
+    require(phases <= MOST_PHASES, f"phases must be at most {MOST_PHASES}")
 
     def is_short(positions: Any, outputs: int) -> bool:
         return isinstance(positions, int) and positions < outputs
@@ -86,6 +88,7 @@ def candidate_tiles(problem: Convolution) -> list[Tile]:
         found.add((depth, height, 1))
     if _saves_products(problem.accesses[3], 4) and not is_short(problem.positions[3], 4):
         found |= {(*outer, 4) for *outer, last in found if last == 2}
+    require(found != {(1, 1, 1)}, "neighbouring taps must be in one phase, and outputs many")
     return sorted(tile for tile in found if max(tile) > 1)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import ceil, prod
 
+from ...kernel.registry import require
 from ...spec.axis_access import AxisAccess
 from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
@@ -66,8 +67,8 @@ def direct_candidates(
 ) -> Iterator[tuple[float, DirectPlan]]:
     """Yield the plans that fit into registers, each with its estimated nanoseconds."""
     row = problem.accesses[3]
-    if row.out_step > MOST_VALUES or row.kernel > MOST_VALUES:
-        return
+    is_small = max(row.out_step, row.kernel) <= MOST_VALUES
+    require(is_small, f"phases and taps of a row must be at most {MOST_VALUES}")
     for vector, channels in product(VECTORS, CHANNELS):
         sums, reads = vector * row.out_step * channels, len(reads_of(row, vector))
         if channels > problem.out_channels or max(sums, reads) > MOST_VALUES:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
+from ...kernel.registry import Refused
 from ...spec.conv import Convolution
 from ..machine import GpuMachine
 from .cost import (
@@ -98,7 +99,7 @@ def implicit_gemm_mma_candidates(
     """Yield all tiles and splits, each with its estimated nanoseconds."""
     width = element_width(problem, machine)
     if width is None:
-        return
+        raise Refused("tensor cores must multiply the dtypes: halves, or TF32 if allowed")
     choices = product(TILES, DEPTHS, SPLITS, STAGES)
     for (rows, columns, over, across), depth, splits, stages in choices:
         if 2 * rows * depth < 16 * 32 * over * across:

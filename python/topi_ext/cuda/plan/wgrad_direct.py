@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import ceil, prod
 
+from ...kernel.registry import require
 from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ...spec.size_hints import nominal
@@ -56,8 +57,8 @@ def wgrad_direct_candidates(
 ) -> Iterator[tuple[float, WgradDirectPlan]]:
     """Yield plans for few channels in a group, each with its estimated nanoseconds."""
     g = problem.geometry
-    if g.c_per_group > MOST_CHANNELS:
-        return
+    rule = f"channels of x in a group must be at most {MOST_CHANNELS}"
+    require(g.c_per_group <= MOST_CHANNELS, rule)
     for taps, pairs, splits in product(TAPS, PAIRS, SPLITS):
         if taps > g.taps or pairs > g.k * g.c_per_group:
             continue

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
+from ...kernel.registry import require
 from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ..machine import GpuMachine
@@ -96,10 +97,9 @@ def wgrad_mma_candidates(
     problem: Convolution, machine: GpuMachine
 ) -> Iterator[tuple[float, WgradMmaPlan]]:
     """Yield all tiles and splits, each with its estimated nanoseconds."""
-    if not (machine.has_mma and problem.dtypes[0] in HALVES):
-        return
-    if problem.dtypes[0] != problem.dtypes[1] or problem.acc_dtype != "float32":
-        return
+    first, second, _ = problem.dtypes
+    is_half = first == second and first in HALVES and problem.acc_dtype == "float32"
+    require(machine.has_mma and is_half, "tensor cores must multiply the dtypes: halves")
     choices = product(TILES, DEPTHS, WGRAD_SPLITS, STAGES)
     for (rows, columns, over, across), depth, splits, stages in choices:
         plan = WgradMmaPlan(Tile(rows, columns, depth, splits), over, across, stages)
