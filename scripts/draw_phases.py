@@ -62,65 +62,65 @@ def blank(figure: Any, ax: Any, xs: tuple[float, float], ys: tuple[float, float]
 # -------------------------------------------------------------------- one axis
 
 
-def formula(gather: AxisAccess, offset: int) -> str:
+def formula(access: AxisAccess, offset: int) -> str:
     """Return the formula of one phase, e.g. ``x[2j+1] = w[0]·y[j+1] + w[2]·y[j]``."""
 
     def at(step: int, plus: int) -> str:
         return f"{step if step > 1 else ''}j" + (f"{plus:+d}".replace("-", "−") if plus else "")
 
-    taps = gather.phases[offset].taps
+    taps = access.phases[offset].taps
     terms = [f"w[{tap.index}]·y[{at(1, tap.shift)}]" for tap in taps]
-    return f"x[{at(gather.out_step, offset)}] = {' + '.join(terms) or '0'}"
+    return f"x[{at(access.out_step, offset)}] = {' + '.join(terms) or '0'}"
 
 
 def axis_picture(kernel: int, stride: int, padding: int, dilation: int, y_size: int) -> Any:
     """One axis of a transposed convolution: who meets whom, and the matrix sorted by phase."""
     attributes = dict(stride=stride, padding=padding, dilation=dilation)
     g = Geometry.of_conv_transpose("picture", (1, 1, y_size), (1, 1, kernel), **attributes)
-    gather, x_size = g.accesses(transposed=True)[0], g.x_size[0]
+    access, x_size = g.accesses(transposed=True)[0], g.x_size[0]
     widths = {"width_ratios": [1.75, 1]}
     figure, (left, right) = plt.subplots(1, 2, figsize=(10.4, 4.3), gridspec_kw=widths)
-    blank(figure, left, *_meetings(left, gather, x_size, y_size))
-    blank(figure, right, *_matrix(right, gather, x_size, y_size))
+    blank(figure, left, *_meetings(left, access, x_size, y_size))
+    blank(figure, right, *_matrix(right, access, x_size, y_size))
     return figure
 
 
-def _meetings(ax: Any, gather: AxisAccess, x_size: int, y_size: int) -> Any:
+def _meetings(ax: Any, access: AxisAccess, x_size: int, y_size: int) -> Any:
     """Return the lines from y to x, one per product; returns the limits of the drawing."""
-    reach, drop = gather.dilation * (gather.kernel - 1), 4.0
+    reach, drop = access.dilation * (access.kernel - 1), 4.0
     for p in range(y_size):
-        first = gather.stride * p - gather.pad_before
+        first = access.stride * p - access.pad_before
         top = first + reach / 2
         cell(ax, top, 0, p, GREY, INK)
-        for r in range(gather.kernel):
-            o = first + gather.dilation * r
+        for r in range(access.kernel):
+            o = first + access.dilation * r
             inside = 0 <= o < x_size
-            colour = DARK[o % gather.stride] if inside else FAINT
+            colour = DARK[o % access.stride] if inside else FAINT
             ends, style = ([top, o], [0.5, drop - 0.5]), "-" if inside else ":"
             ax.plot(*ends, style, color=colour, lw=1.3, zorder=0)
-            at = 0.3 + 0.3 * r / max(1, gather.kernel - 1)  # clear of the crossings
+            at = 0.3 + 0.3 * r / max(1, access.kernel - 1)  # clear of the crossings
             box = dict(fc=PAPER, ec="none", pad=0.6)
             write(ax, top + (o - top) * at, 0.5 + (drop - 1) * at, r, colour, size=8, bbox=box)
-    low, high = -gather.pad_before, gather.stride * (y_size - 1) + reach + 1 - gather.pad_before
+    low, high = -access.pad_before, access.stride * (y_size - 1) + reach + 1 - access.pad_before
     for o in range(low, high):
         if 0 <= o < x_size:
-            cell(ax, o, drop, o, PALE[o % gather.stride], DARK[o % gather.stride])
+            cell(ax, o, drop, o, PALE[o % access.stride], DARK[o % access.stride])
         else:
             cell(ax, o, drop, "", PAPER, FAINT, linestyle=(0, (2, 2)))
     write(ax, low - 1.4, 0, "y", size=13, style="italic")
     write(ax, low - 1.4, drop / 2, "tap r", size=9)
     write(ax, low - 1.4, drop, "x", size=13, style="italic")
-    for offset in range(gather.out_step):
-        text = f"phase {offset}:   {formula(gather, offset)}"
+    for offset in range(access.out_step):
+        text = f"phase {offset}:   {formula(access, offset)}"
         write(ax, -0.5, drop + 1.5 + 1.1 * offset, text, DARK[offset], ha="left", size=10.5)
-    return (low - 3, high + 0.5), (-0.8, drop + 1.6 + 1.1 * gather.out_step)
+    return (low - 3, high + 0.5), (-0.8, drop + 1.6 + 1.1 * access.out_step)
 
 
-def _matrix(ax: Any, gather: AxisAccess, x_size: int, y_size: int) -> Any:
+def _matrix(ax: Any, access: AxisAccess, x_size: int, y_size: int) -> Any:
     """Return the taps by position of x and of y; returns the limits of the drawing."""
     row = 0.0
-    for offset, phase in enumerate(gather.phases):
-        for j, o in enumerate(range(offset, x_size, gather.out_step)):
+    for offset, phase in enumerate(access.phases):
+        for j, o in enumerate(range(offset, x_size, access.out_step)):
             write(ax, -1, row, o, DARK[offset])
             met = {j + tap.shift: tap.index for tap in phase.taps}
             for p in range(y_size):
@@ -174,7 +174,7 @@ def window_picture() -> Any:
     window, lanes = Window.of((3, 4), accesses), 8
     (rows, columns), (step, _) = window.extent, window.steps
     # The tap with shift 0 along both axes.
-    offset = sum(-gather.first_shift * at for gather, at in zip(accesses, window.steps))
+    offset = sum(-access.first_shift * at for access, at in zip(accesses, window.steps))
     figure, ax = plt.subplots(figsize=(9.6, 5.0))
 
     def colours(lane: int) -> tuple[str, str]:

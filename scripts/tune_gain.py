@@ -28,7 +28,7 @@ from support.output import INK, picture, write_json
 from topi_ext.backend import Work
 from topi_ext.cpu.backend import CpuBackend
 from topi_ext.cpu.machine import CpuMachine
-from topi_ext.cpu.plan.window import Plan
+from topi_ext.cpu.plan.base import Plan
 from topi_ext.cpu.registry import KERNELS
 from topi_ext.spec.conv import Convolution
 from topi_ext.spec.layout import Layouts

@@ -16,7 +16,7 @@ from topi_ext.backend import Unsupported, Work
 from topi_ext.compat import relax
 from topi_ext.cpu.backend import CpuBackend
 from topi_ext.cpu.machine import CpuMachine
-from topi_ext.cpu.plan.window import Plan
+from topi_ext.cpu.plan.base import Plan
 from topi_ext.cpu.registry import KERNELS
 from topi_ext.interrupts import keep_interrupts
 from topi_ext.spec.conv import OPERANDS

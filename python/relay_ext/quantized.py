@@ -21,7 +21,7 @@ import tvm
 
 from topi_ext import backend
 from topi_ext.compat import relay
-from topi_ext.spec.conv import QUANTIZED
+from topi_ext.spec.conv import BYTE_RANGES
 from topi_ext.spec.geometry import fail
 
 from .attrs import KIND, read
@@ -63,7 +63,7 @@ def _of_bytes(op: str, attrs: Any, inputs: Sequence[Any], types: Sequence[Any]) 
     target = tvm.target.Target.current(allow_none=True)
     zeros = [_only_number(expr) for expr in inputs[2:4]]
     for zero, operand in zip(zeros, types):
-        low, high = QUANTIZED.get(operand.dtype, (0, 0))
+        low, high = BYTE_RANGES.get(operand.dtype, (0, 0))
         if zero is None or operand.dtype not in ("int8", "uint8") or not low <= zero <= high:
             return None
     zero_points = int(zeros[0] or 0), int(zeros[1] or 0)

@@ -21,7 +21,7 @@ from support.output import write_json
 from support.timing import ROUNDS, Neighbours, interleaved, timed
 from topi_ext.cpu.backend import CpuBackend
 from topi_ext.cpu.machine import CpuMachine
-from topi_ext.cpu.plan.window import Plan
+from topi_ext.cpu.plan.base import Plan
 from topi_ext.cpu.registry import KERNELS
 from topi_ext.cpu.select.choose import candidates, choose
 from topi_ext.notices import one_line

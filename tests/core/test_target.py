@@ -21,7 +21,7 @@ from topi_ext import compat, notices, target
 from topi_ext.compat import builds
 from topi_ext.cpu.isa import amx
 from topi_ext.cpu.machine import CpuMachine
-from topi_ext.cpu.plan.costs import costs_of
+from topi_ext.cpu.plan.step_costs import costs_of
 
 
 @pytest.fixture(autouse=True)

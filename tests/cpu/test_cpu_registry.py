@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from topi_ext.cpu import kernels
-from topi_ext.cpu.plan.window import Plan
+from topi_ext.cpu.plan.base import Plan
 from topi_ext.cpu.registry import KERNELS
 from topi_ext.kernel.registry import Kernel
 from topi_ext.spec.conv import OPERANDS

@@ -54,12 +54,12 @@ def some_plan(problem: Convolution, dice: random.Random) -> DirectAmxPlan:
     channels, vectors = dice.choice([(TILE, 1), (TILE, 3), (2 * TILE, 1), (2 * TILE, 2)])
     splits = dice.randint(1, -(-problem.out_channels // channels))
     depth = dice.randint(1, -(-problem.in_channels // (2 * TILE)))
-    gather = DirectPlan(
+    nest = DirectPlan(
         window, TILE, channels, vectors, splits, depth, parallel=dice.random() < 0.5,
         unrolled=dice.choice([1, 9]),
     )  # fmt: skip
     refused = DirectPlan(window, 8, 2, 1, 1, problem.in_channels)
-    return DirectAmxPlan(gather, refused, "tdpbf16ps", tiles_first=dice.random() < 0.5)
+    return DirectAmxPlan(nest, refused, "tdpbf16ps", tiles_first=dice.random() < 0.5)
 
 
 @pytest.mark.parametrize("weights", ["as stored", "packed"])
@@ -88,9 +88,9 @@ def test_tiles_of_positions_before_blocks_of_channels(
         window = Window.of((1, 1, 5, 11), problem.accesses)
         refused = DirectPlan(window, 8, 2, 1, 1, problem.in_channels)
         for splits, depth in thinned(product((1, 2), (1, 2)), 2, len(made) and 1):
-            gather = DirectPlan(window, TILE, TILE, 2, splits, depth)
+            nest = DirectPlan(window, TILE, TILE, 2, splits, depth)
             name = f"{case.op}_{splits}_{depth}"
-            plan = DirectAmxPlan(gather, refused, "tdpbf16ps", tiles_first=True)
+            plan = DirectAmxPlan(nest, refused, "tdpbf16ps", tiles_first=True)
             made[name] = kernels.build(problem, plan)
             values, operands[name] = stored(face, rng)
             chosen[name] = face, values

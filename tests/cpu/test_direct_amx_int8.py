@@ -23,9 +23,9 @@ from topi_ext import backend
 from topi_ext.cpu import kernels
 from topi_ext.cpu.kernels import direct, direct_dot
 from topi_ext.cpu.machine import CpuMachine
-from topi_ext.cpu.plan.cost import cheapest
 from topi_ext.cpu.plan.direct import DirectPlan
 from topi_ext.cpu.plan.direct_amx import TILE, DirectAmxPlan, direct_amx_candidates
+from topi_ext.cpu.plan.estimate import cheapest
 from topi_ext.cpu.plan.window import Window
 from topi_ext.cpu.products import TILE_DOTS, tile_dot_of
 from topi_ext.cpu.select.choose import choose
@@ -70,7 +70,7 @@ def some_plan(problem: Convolution, dice: random.Random) -> DirectAmxPlan:
     """Blocks, tiles and splits that divide nothing."""
     window = Window.of(some_block(problem, dice), problem.accesses)
     channels, vectors = dice.choice([(TILE, 1), (TILE, 3), (2 * TILE, 1), (2 * TILE, 2)])
-    gather = DirectPlan(
+    nest = DirectPlan(
         window, TILE, channels, vectors,
         dice.randint(1, -(-problem.out_channels // channels)),
         dice.randint(1, -(-problem.in_channels // (4 * TILE))),
@@ -80,7 +80,7 @@ def some_plan(problem: Convolution, dice: random.Random) -> DirectAmxPlan:
     other = dice.choice([with_vectors, replace(with_vectors, int_dots=())])
     refused = cheapest(direct_amx_candidates(problem, other))[1].refused
     first = dice.random() < 0.5
-    return DirectAmxPlan(gather, refused, tile_dot_of(problem).name, tiles_first=first)
+    return DirectAmxPlan(nest, refused, tile_dot_of(problem).name, tiles_first=first)
 
 
 class Chosen:

@@ -80,13 +80,13 @@ def some_plan(problem: Convolution, dice: random.Random) -> DirectDotPlan:
     channels, vectors = dice.randint(1, min(problem.out_channels, 5)), dice.randint(1, 3)
     splits = dice.randint(1, min(3, -(-problem.out_channels // channels)))
     depth = dice.randint(1, problem.in_channels // 2)
-    gather = DirectPlan(
+    nest = DirectPlan(
         window, LANES, channels, min(vectors, -(-window.length // LANES)), splits, depth,
         parallel=dice.random() < 0.5, plane_per_tap=plane_per_tap,
         unrolled=dice.choice([1, 9]),
         streamed=STREAMS and problem.rows_are_runs and dice.random() < 0.3,
     )  # fmt: skip
-    return DirectDotPlan(gather, "dpbf16ps")
+    return DirectDotPlan(nest, "dpbf16ps")
 
 
 def run(

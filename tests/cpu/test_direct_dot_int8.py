@@ -92,12 +92,12 @@ def some_plan(problem: Convolution, dot: Product, dice: random.Random) -> Direct
     channels, vectors = dice.randint(1, min(problem.out_channels, 5)), dice.randint(1, 3)
     splits = dice.randint(1, min(3, -(-problem.out_channels // channels)))
     lanes = 8 if dot.name in ("pmaddwd", "vpdpbusd") else 4
-    gather = DirectPlan(
+    nest = DirectPlan(
         window, lanes, channels, min(vectors, -(-window.length // lanes)), splits,
         dice.randint(1, -(-problem.in_channels // dot.size)), parallel=dice.random() < 0.5,
         plane_per_tap=plane_per_tap, unrolled=dice.choice([1, 9]), all_phases=all_phases,
     )  # fmt: skip
-    return DirectDotPlan(gather, dot.name)
+    return DirectDotPlan(nest, dot.name)
 
 
 def served(dot: Product) -> list[tuple[FaceCase, tuple[int, int]]]:

@@ -245,7 +245,7 @@ def plans(draw: st.DrawFn, problem: Convolution) -> object:
         return PhaseLanesPlan(
             images, lanes, c_block, number(4), vectors, parallel, streamed, splits, chunks
         )
-    is_plain = all(gather.is_plain for gather in problem.accesses)
+    is_plain = all(access.is_plain for access in problem.accesses)
     if problem.kind != "conv_weight_grad" and is_plain and draw(st.booleans()):
         rows = number(problem.positions[1]), number(problem.positions[2])
         vectors = number(min(3, -(-problem.out_channels // lanes)))
@@ -259,7 +259,7 @@ def plans(draw: st.DrawFn, problem: Convolution) -> object:
         if block[axis] < problem.positions[axis]:
             break
     plane_per_tap = problem.kind == "conv" and draw(st.booleans())
-    no_gaps = not any(gather.has_empty_phase for gather in problem.accesses)
+    no_gaps = not any(access.has_empty_phase for access in problem.accesses)
     if no_gaps and draw(st.booleans()):
         of_face = weight_tiles_plans if problem.kind == "conv_weight_grad" else winograd_plans
         plan = draw(of_face(problem, lanes, parallel))
@@ -367,7 +367,7 @@ def test_phases_that_lack_taps_of_others(kernel: tuple, stride: tuple) -> None:
     problem = problem_of(one)
     window = Window.of((1, 2, 3, 4), problem.accesses)
     plan: list[object] = [DirectPlan(window, 4, 4, 2, 1, 3, shared=n) for n in (1, 2, 3)]
-    if not any(gather.has_empty_phase for gather in problem.accesses):
+    if not any(access.has_empty_phase for access in problem.accesses):
         of_tiles = WinogradPlan((1, 2, 2), (1, 2, 2, 2), 4, 3, 1, 1, 1, None)
         (depth,), *_ = of_tiles.filters(problem)
         assert len(set(depth.missing)) > 1, "phases along depth have equally many taps"

@@ -19,10 +19,11 @@ from helpers.kernels import STREAMS, built, kernel_of, problem_of, run_all
 from helpers.profile import thinned
 from topi_ext import backend, compat
 from topi_ext.cpu.machine import CpuMachine
+from topi_ext.cpu.plan.base import Plan
 from topi_ext.cpu.plan.direct import DirectPlan
 from topi_ext.cpu.plan.direct_dot import DirectDotPlan
 from topi_ext.cpu.plan.phase_lanes import PhaseLanesPlan
-from topi_ext.cpu.plan.window import Plan, Window
+from topi_ext.cpu.plan.window import Window
 from topi_ext.cpu.plan.winograd import WinogradPlan
 from topi_ext.cpu.select.choose import (
     CACHE_LINE,
@@ -187,7 +188,7 @@ def test_what_is_streamed() -> None:
     pairs = CpuMachine(64, 32, fmas=1, threads=2, l2=MACHINE.l2, dots=1.0, streams=True)
     plan = choose(halves[1], pairs)
     assert isinstance(plan, DirectDotPlan)
-    assert plan.gather.streamed
+    assert plan.nest.streamed
     for problem in (
         large(layouts=channels_last),
         large(width=2, layouts=channels_last, dtypes=("float16",) * 3),

@@ -18,10 +18,10 @@ from topi_ext import backend
 from topi_ext.cpu import emit, kernels, registry
 from topi_ext.cpu.backend import CpuBackend
 from topi_ext.cpu.machine import CpuMachine
+from topi_ext.cpu.plan.base import Plan
 from topi_ext.cpu.plan.resize import ResizePlan
 from topi_ext.cpu.plan.rowwise import RowwisePlan
 from topi_ext.cpu.plan.transpose import TransposePlan
-from topi_ext.cpu.plan.window import Plan
 from topi_ext.cpu.select.choose import rated
 from topi_ext.kernel.info import info_of
 from topi_ext.kernel.registry import Kernel

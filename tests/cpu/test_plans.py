@@ -15,13 +15,13 @@ from helpers.faces import FaceCase
 from helpers.kernels import free, problem_of
 from topi_ext.cpu.backend import CpuBackend
 from topi_ext.cpu.machine import CpuMachine
-from topi_ext.cpu.plan.cost import cheapest, register_tile
-from topi_ext.cpu.plan.costs import FAMILIES, ZEN4
 from topi_ext.cpu.plan.direct import DirectPlan
 from topi_ext.cpu.plan.dot_product import DotProductPlan
+from topi_ext.cpu.plan.estimate import cheapest, register_tile
 from topi_ext.cpu.plan.gemm_col2im import GemmCol2imPlan, gemm_col2im_candidates
 from topi_ext.cpu.plan.phase_lanes import PhaseLanesPlan
 from topi_ext.cpu.plan.runtime_dispatch import RuntimeDispatchPlan
+from topi_ext.cpu.plan.step_costs import FAMILIES, ZEN4
 from topi_ext.cpu.plan.valid_taps import ValidTapsPlan
 from topi_ext.cpu.plan.wgrad_channels import WgradChannelsPlan
 from topi_ext.cpu.plan.wgrad_im2col import WgradIm2colPlan

@@ -14,7 +14,7 @@ import evaluate_cost_model
 from support import rating
 from support.cases import KINDS, case_of
 from topi_ext.cpu.machine import CpuMachine
-from topi_ext.cpu.plan.window import Plan
+from topi_ext.cpu.plan.base import Plan
 from topi_ext.cpu.select.choose import candidates, choose
 
 CASES = [

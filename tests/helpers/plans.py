@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from topi_ext.cpu.backend import CpuBackend
+from topi_ext.cpu.plan.base import Plan
 from topi_ext.cpu.plan.direct import DirectPlan
-from topi_ext.cpu.plan.window import Plan
 from topi_ext.cpu.select.choose import candidates, choose
 from topi_ext.emit.functions import Functions
 from topi_ext.spec.conv import Convolution

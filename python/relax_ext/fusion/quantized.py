@@ -17,7 +17,7 @@ from topi_ext import backend
 from topi_ext.compat import call_attr, dtype_name, relax, tensor_type_of
 from topi_ext.fusion.anchors import ConvAnchor
 from topi_ext.fusion.post_ops import Step, is_normal, multiplied
-from topi_ext.spec.conv import QUANTIZED
+from topi_ext.spec.conv import BYTE_RANGES
 from topi_ext.spec.post_ops import PostOp
 
 from ..ir import dtype_of
@@ -108,14 +108,14 @@ def _operand(expr: Any, lookup: Lookup) -> Bytes | None:
 
 def _plain(expr: Any) -> Bytes | None:
     dtype = dtype_of(expr)
-    return Bytes(expr, dtype, 0, None) if dtype in QUANTIZED else None
+    return Bytes(expr, dtype, 0, None) if dtype in BYTE_RANGES else None
 
 
 def _dequantized(call: Any, views: list[Any], lookup: Lookup) -> Bytes | None:
     tensor, *others = call.args
     found = tensor_type_of(tensor)
     scale, zero_point = (value_of(one, lookup) for one in others)
-    if scale is None or zero_point is None or dtype_name(found.dtype) not in QUANTIZED:
+    if scale is None or zero_point is None or dtype_name(found.dtype) not in BYTE_RANGES:
         return None
     zero = _one_of(zero_point, dtype_name(found.dtype))
     if zero is None or found.ndim < 1 or dtype_of(call) != "float32":
@@ -154,7 +154,7 @@ def _one_of(values: np.ndarray, dtype: str) -> int | None:
     """
     if values.dtype.kind not in "iu" or values.size == 0 or np.any(values != values.flat[0]):
         return None
-    zero, (low, high) = int(values.flat[0]), QUANTIZED[dtype]
+    zero, (low, high) = int(values.flat[0]), BYTE_RANGES[dtype]
     return zero if low <= zero <= high else None
 
 

@@ -15,7 +15,7 @@ from ..tuning.database import Database, current
 from ..tuning.lookup import measured
 from . import kernels
 from .machine import CpuMachine
-from .plan.window import Plan
+from .plan.base import Plan
 from .select.choose import candidates, rated
 
 

@@ -42,8 +42,8 @@ class CpuMachine:
     streams : bool
         Whether vectors can be written by non-temporal stores.
     family : str
-        Whose costs it has, of :data:`topi_ext.cpu.plan.costs.FAMILIES`; if empty, by the width of
-        its vectors.
+        Whose costs it has, of :data:`topi_ext.cpu.plan.step_costs.FAMILIES`; if empty, by the width
+        of its vectors.
     """
 
     vector_bytes: int = 16

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..spec.conv import QUANTIZED, Convolution
+from ..spec.conv import BYTE_RANGES, Convolution
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class Product:
         """
         if self.is_float:
             return problem.has_pairs
-        if problem.acc_dtype != "int32" or not set(problem.dtypes[:2]) <= set(QUANTIZED):
+        if problem.acc_dtype != "int32" or not set(problem.dtypes[:2]) <= set(BYTE_RANGES):
             return False
         if self.weights == "int16":
             return True
-        low, high = (limit - problem.zero_points[1] for limit in QUANTIZED[problem.dtypes[1]])
-        least, most = QUANTIZED[self.weights]
+        low, high = (limit - problem.zero_points[1] for limit in BYTE_RANGES[problem.dtypes[1]])
+        least, most = BYTE_RANGES[self.weights]
         return least <= low and high <= most
 
     def shift_of(self, dtype: str) -> int:

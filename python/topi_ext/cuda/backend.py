@@ -18,7 +18,7 @@ from ..spec.rowwise import RowWise
 from ..spec.size_rules import Rule
 from . import kernels
 from .machine import GRID, GpuMachine
-from .plan.cost import LAUNCH, bytes_time, joining_time
+from .plan.estimate import LAUNCH, bytes_time, joining_time
 from .select.choose import rated
 
 

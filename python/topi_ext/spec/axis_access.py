@@ -166,7 +166,7 @@ class AxisAccess:
     def meets(self, tap: Any, positions: Any, size: Any, most: Any = max, least: Any = min) -> Any:
         """Return the positions whose `tap` meets data: the first, and the one behind the last.
 
-        For a plain gather, with so many output positions and an input of this `size`; the second
+        For a plain access, with so many output positions and an input of this `size`; the second
         may be less than the first, where there is none.  `most` and `least` compute with
         expressions.
         """
@@ -175,7 +175,7 @@ class AxisAccess:
         return begin, least((size - 1 - first) // self.in_step + 1, positions)
 
     def reads_at(self, tap: Any, position: Any) -> Any:
-        """Return the input position that an output position of a plain gather reads for `tap`."""
+        """Return the input position that an output position of a plain access reads for `tap`."""
         ahead = self.dilation * tap - self.pad_before
         return self.in_step * position + (-ahead if self.transposed else ahead)
 
@@ -209,7 +209,7 @@ class AxisAccess:
 
     @cached_property
     def first_shift(self) -> int:
-        """Smallest shift of any tap: of a transposed gather, which reads backwards, of the last."""
+        """Smallest shift of any tap: of a transposed access, which reads backwards, of the last."""
         return self._shift_of_tap(self.kernel - 1 if self.transposed else 0)
 
     @cached_property

@@ -33,7 +33,7 @@ Joined = tuple[tuple[int, ...], tuple[int, ...]]
 
 NOT_JOINED: Joined = ((), ())
 
-QUANTIZED = {"int8": (-128, 127), "uint8": (0, 255)}
+BYTE_RANGES = {"int8": (-128, 127), "uint8": (0, 255)}
 """Dtypes that have zero points, and which these may be."""
 
 
@@ -271,23 +271,23 @@ class Convolution(Problem):
 
     @property
     def in_sizes(self) -> tuple[Size, ...]:
-        """Sizes of the data operand of a gather."""
+        """Sizes of the operand that is read."""
         return self.y_sizes if self.transposed else self.x_sizes
 
     @property
     def out_sizes(self) -> tuple[Size, ...]:
-        """Sizes of the result of a gather."""
+        """Sizes of the operand that is written."""
         return self.x_sizes if self.transposed else self.y_sizes
 
     @cached_property
     def in_channels(self) -> int:
-        """Channels per group of the data operand of a gather: what is summed over."""
+        """Channels per group of the data operand: what is summed over."""
         g = self.geometry
         return g.k_per_group if self.transposed else g.c_per_group
 
     @cached_property
     def out_channels(self) -> int:
-        """Channels per group of the result of a gather."""
+        """Channels per group of the result."""
         g = self.geometry
         return g.c_per_group if self.transposed else g.k_per_group
 
@@ -298,7 +298,7 @@ class Convolution(Problem):
 
     @property
     def result_channels(self) -> int:
-        """Channels of all groups of the result of a gather, and of what is joined to it."""
+        """Channels of all groups of the result, and of what is joined to it."""
         return self.geometry.groups * self.out_channels + sum(map(sum, self.joined))
 
     @property
@@ -414,8 +414,8 @@ def check_zero_points(kind: str, dtypes: tuple[str, str, str], zero_points: Zero
             continue
         if kind == "conv_weight_grad":
             raise fail(kind, "a gradient has no zero points")
-        if dtype not in QUANTIZED:
+        if dtype not in BYTE_RANGES:
             raise fail(kind, f"zero point {zero} needs an operand of int8 or uint8, not {dtype}")
-        low, high = QUANTIZED[dtype]
+        low, high = BYTE_RANGES[dtype]
         if not low <= zero <= high:
             raise fail(kind, f"zero point {zero} of {dtype} must be from {low} to {high}")

@@ -15,7 +15,7 @@ import tvm
 from .. import compat
 from ..backend import Work
 from ..code_cache.build import keeping
-from ..cpu.plan.window import Plan
+from ..cpu.plan.base import Plan
 from .interleaved import Timed
 from .rpc import Board, export, upload
 

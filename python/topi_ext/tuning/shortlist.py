@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..cpu.machine import CpuMachine
-from ..cpu.plan.window import Plan
+from ..cpu.plan.base import Plan
 from ..cpu.registry import KERNELS
 from ..cpu.select.choose import by_other_stores, candidates, choose
 from ..spec.problem import Problem

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from support.errors import allowed, finite, one_line, relative_error
 from topi_ext.cuda.machine import GpuMachine
-from topi_ext.cuda.plan.cost import CLOCK, DOUBLE_RATE
+from topi_ext.cuda.plan.estimate import CLOCK, DOUBLE_RATE
 from topi_ext.cuda.registry import KERNELS
 from topi_ext.spec.dtypes import byte_width
 

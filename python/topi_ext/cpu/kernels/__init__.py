@@ -15,7 +15,7 @@ from ...emit.functions import Functions
 from ...spec.problem import Problem
 from .. import emit
 from ..emit import Operand
-from ..plan.window import Plan
+from ..plan.base import Plan
 from ..registry import KERNELS
 
 

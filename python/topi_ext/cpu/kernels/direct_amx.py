@@ -107,9 +107,9 @@ class AmxWeights(DirectWeights):
 
     def __init__(self, problem: Convolution, plan: DirectAmxPlan, weight: Operand | None = None):
         self.dot, self.zero = TILE_DOTS[plan.dot], problem.zero_points[0]
-        super().__init__(problem, plan.gather, weight)
+        super().__init__(problem, plan.nest, weight)
         self.firsts = self.elements
-        self.rows = self.plan.channels * prod(gather.out_step for gather in problem.accesses)
+        self.rows = self.plan.channels * prod(access.out_step for access in problem.accesses)
         if self.zero:
             self.elements += problem.geometry.groups * self.blocks * self.rows * TILE
 
@@ -188,8 +188,8 @@ class AmxWeights(DirectWeights):
         """Write the initial sums of a phase of a block: rows of one number."""
         number: Expr = 0
         for axis, group, which in zip(SPATIAL, *phase):
-            gather = self.problem.accesses[axis]
-            number = number * gather.out_step + gather.phase_of(group.first_tap + which)
+            access = self.problem.accesses[axis]
+            number = number * access.out_step + access.phase_of(group.first_tap + which)
         number, weights = emit.let(number), self.offset_of(block, phase)
         for o in emit.loop(self.plan.channels):
             row = emit.let(self.first_of(block, number, o))
@@ -257,7 +257,7 @@ class DirectAmx(Direct):
         out: Operand,
         extra: Sequence[Operand],
     ):
-        super().__init__(problem, plan.gather, weights, data, out, extra)
+        super().__init__(problem, plan.nest, weights, data, out, extra)
         self.tiles_first = plan.tiles_first
         self.holds_all = self.holds_all or plan.tiles_first
 

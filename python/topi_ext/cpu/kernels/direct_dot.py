@@ -51,7 +51,7 @@ def emit_body(problem: Convolution, plan: DirectDotPlan, operands: Sequence[Oper
     if weights.dot.is_float:
         data, instruction = Pairs(data), dot_bf16.instruction()
     else:
-        instruction = dot_int8.instruction(weights.dot, plan.gather.lanes)
+        instruction = dot_int8.instruction(weights.dot, plan.nest.lanes)
     with instruction:
         DirectDot(problem, plan, weights, data, out, extra).emit()
 
@@ -84,9 +84,9 @@ class LaneWeights(DirectWeights):
 
     def __init__(self, problem: Convolution, plan: DirectDotPlan, weight: Operand | None = None):
         self.dot = DOTS[plan.dot]
-        super().__init__(problem, plan.gather, weight)
+        super().__init__(problem, plan.nest, weight)
         self.zero, self.firsts = self.dot.zero_of(problem), self.elements
-        self.rows = self.plan.channels * prod(gather.out_step for gather in problem.accesses)
+        self.rows = self.plan.channels * prod(access.out_step for access in problem.accesses)
         if self.zero:
             self.elements += problem.geometry.groups * self.blocks * self.rows
 
@@ -103,8 +103,8 @@ class LaneWeights(DirectWeights):
         """Write the initial sums of a phase of a block, or of all phases along a row."""
         accesses = [self.problem.accesses[axis] for axis in SPATIAL]
         numbers = [
-            emit.let(gather.phase_of(group.first_tap + number))
-            for gather, group, number in zip(accesses, *phase)
+            emit.let(access.phase_of(group.first_tap + number))
+            for access, group, number in zip(accesses, *phase)
         ]
         weights = self.offset_of(block, phase)
         in_row, last = self.plan.all_phases, accesses[-1]
@@ -112,8 +112,8 @@ class LaneWeights(DirectWeights):
             for step, *outer in emit.grid(self.steps.number, *phase.taps[:-1]):
                 number: Expr = 0
                 row_phase = last.phase_of(tap) if in_row else numbers[-1]
-                for gather, offset in zip(accesses, (*numbers[:-1], row_phase)):
-                    number = number * gather.out_step + offset
+                for access, offset in zip(accesses, (*numbers[:-1], row_phase)):
+                    number = number * access.out_step + offset
                 first = self.firsts + block * self.rows + number
                 lanes = weights + self.step_offset(phase, step, (*outer, tap))
                 for o in emit.loop(self.plan.channels):
@@ -158,7 +158,7 @@ class DirectDot(Direct):
         out: Operand,
         extra: Sequence[Operand],
     ):
-        super().__init__(problem, plan.gather, weights, data, out, extra)
+        super().__init__(problem, plan.nest, weights, data, out, extra)
         self.lanes, self.dot = weights, weights.dot
 
     def _pack_data(self, task: Task, panel: Array, first: Expr, count: Expr) -> None:

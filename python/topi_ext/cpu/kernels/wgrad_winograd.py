@@ -136,7 +136,7 @@ class _WgradWinograd:
         self.problem, self.plan, self.tiles, self.directly = problem, plan, tiles, directly
         self.x, self.y, self.out = x, y, out
         self.dtype = problem.acc_dtype
-        # A gather from x to y has one kind of phases.
+        # An access from x to y has one kind of phases.
         self.filters = [filters[0] for filters in plan.filters(problem)]
         self.vectors = -(-problem.geometry.k_per_group // plan.lanes)
         self.row = self.vectors * plan.lanes

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Phases of an output position, grouped by their number of taps; a group shares its code.
 
-A phase is a residue of the output position modulo the step of the gather: along each axis it has
+A phase is a residue of the output position modulo the step of the access: along each axis it has
 taps of its own.  Phases with equally many taps run the same code; of some axes, phases of both
 numbers do.
 """
@@ -50,7 +50,7 @@ class PhaseIndex(NamedTuple):
 
 
 class PhaseGroups:
-    """All phases of a gather.
+    """All phases of an access.
 
     Attributes
     ----------

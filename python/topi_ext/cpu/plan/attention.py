@@ -10,9 +10,9 @@ from typing import TypeVar
 
 from ...spec.attention import Attention
 from ..machine import CpuMachine
-from .cost import PARALLEL_CYCLES, rows_cycles, rows_of_tile, tile_cycles
-from .costs import costs_of
-from .window import Plan
+from .base import Plan
+from .estimate import PARALLEL_CYCLES, rows_cycles, rows_of_tile, tile_cycles
+from .step_costs import costs_of
 
 MOST_VECTORS = 6
 """Maximum vectors of queries of a task."""

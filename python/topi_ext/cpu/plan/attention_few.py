@@ -11,7 +11,8 @@ from ...kernel.registry import require
 from ...spec.attention import Attention
 from ..machine import CpuMachine
 from .attention import copies, of_known_sizes
-from .cost import (
+from .base import Plan
+from .estimate import (
     PARALLEL_CYCLES,
     candidate_splits,
     rows_cycles,
@@ -19,8 +20,7 @@ from .cost import (
     tile_cycles,
     usable_registers,
 )
-from .costs import costs_of
-from .window import Plan
+from .step_costs import costs_of
 
 MOST_QUERIES = 16
 """Maximum queries of a head: for more, each query has a lane (:mod:`.attention`)."""

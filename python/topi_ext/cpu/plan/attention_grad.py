@@ -11,9 +11,9 @@ from ...spec.attention import COLUMN, INNER
 from ...spec.attention_grad import AttentionGrad
 from ..machine import CpuMachine
 from .attention import of_known_sizes
-from .cost import PARALLEL_CYCLES, rows_cycles, rows_of_tile
-from .costs import costs_of
-from .window import Plan
+from .base import Plan
+from .estimate import PARALLEL_CYCLES, rows_cycles, rows_of_tile
+from .step_costs import costs_of
 
 MOST_VECTORS = 6
 """Maximum vectors of queries of a block, and of elements of a register tile."""

@@ -15,7 +15,8 @@ from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ...spec.size_hints import nominal
 from ..machine import CACHE_LINE, CpuMachine
-from .cost import (
+from .base import Plan
+from .estimate import (
     MOST_CHANNELS,
     PARALLEL_CYCLES,
     SHARED_CACHES,
@@ -32,9 +33,9 @@ from .cost import (
     usable_registers,
     widening_cycles,
 )
-from .costs import costs_of
+from .step_costs import costs_of
 from .vectors import square_size
-from .window import Plan, Window
+from .window import Window
 
 UNROLLED_TAPS = 8
 """Taps written out in an innermost loop; with more, LLVM runs out of registers."""
@@ -119,11 +120,11 @@ class DirectPlan(Plan):
         return min(problem.in_channels, most) if self.copies_squares(problem) else 0
 
     def with_non_temporal(self, enabled: bool) -> DirectPlan:
-        """See :class:`~.window.Plan`."""
+        """See :class:`~.base.Plan`."""
         return replace(self, streamed=enabled)
 
     def non_temporal_run(self, problem: Convolution, machine: CpuMachine) -> int:
-        """See :class:`~.window.Plan`: a block's part of a row, and whole rows that follow it."""
+        """See :class:`~.base.Plan`: a block's part of a row, and whole rows that follow it."""
         block = self.window.block
         run: int = min(problem.out_sizes[-1], block[-1] * problem.accesses[-1].out_step)
         for axis in (3, 2):

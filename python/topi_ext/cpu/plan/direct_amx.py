@@ -14,17 +14,18 @@ from ...spec.conv import Convolution
 from ...spec.size_hints import nominal
 from ..machine import CpuMachine
 from ..products import tile_dot_of
-from .cost import (
+from .base import Plan
+from .direct import DirectPlan, plan_direct
+from .direct_dot import NARROW_RULE, DirectDotPlan, plan_direct_dot
+from .estimate import (
     PARALLEL_CYCLES,
     blocks_in,
     candidate_blocks,
     candidate_splits,
     pack_cycles,
 )
-from .costs import costs_of
-from .direct import DirectPlan, plan_direct
-from .direct_dot import NARROW_RULE, DirectDotPlan, plan_direct_dot
-from .window import Plan, Window
+from .step_costs import costs_of
+from .window import Window
 
 TILE = 16
 """Most rows, and columns of 32 bits, of a matrix unit's tile."""
@@ -41,7 +42,7 @@ class DirectAmxPlan(Plan):
 
     Attributes
     ----------
-    gather : DirectPlan
+    nest : DirectPlan
         The loop nest: its lanes are the columns of a tile, its channels whole tiles, its depth
         counts steps of a tile of input channels in 32 bits.
     refused : DirectPlan or DirectDotPlan
@@ -53,7 +54,7 @@ class DirectAmxPlan(Plan):
         instead of all positions of a block of output channels.
     """
 
-    gather: DirectPlan
+    nest: DirectPlan
     refused: DirectPlan | DirectDotPlan
     dot: str
     tiles_first: bool = False
@@ -75,8 +76,8 @@ def direct_amx_candidates(
         with suppress(Refused):
             refused = plan_direct_dot(problem, machine)[1]
     packing = packing_cycles(problem, machine)
-    for cycles, gather, tiles_first in tile_candidates(problem.in_steps(dot.size), machine):
-        yield cycles + packing, DirectAmxPlan(gather, refused, dot.name, tiles_first)
+    for cycles, nest, tiles_first in tile_candidates(problem.in_steps(dot.size), machine):
+        yield cycles + packing, DirectAmxPlan(nest, refused, dot.name, tiles_first)
 
 
 def packing_cycles(problem: Convolution, machine: CpuMachine) -> float:
@@ -104,38 +105,38 @@ def tile_candidates(
         for splits, depth, tiles_first in product(
             candidate_splits(tasks, blocks, machine), depths, (False, True)
         ):
-            gather = DirectPlan(
+            nest = DirectPlan(
                 window, TILE, channels, width, splits, depth, tasks=2 * machine.threads, unrolled=4
             )
-            cycles = _cycles(problem, gather, machine, tiles_first=tiles_first)
+            cycles = _cycles(problem, nest, machine, tiles_first=tiles_first)
             if problem.is_static and tasks * splits * cycles < PARALLEL_CYCLES:
-                gather = replace(gather, parallel=False)
-            yield -(-tasks * splits // machine.threads) * cycles, gather, tiles_first
+                nest = replace(nest, parallel=False)
+            yield -(-tasks * splits // machine.threads) * cycles, nest, tiles_first
 
 
 def _cycles(
-    problem: Convolution, gather: DirectPlan, machine: CpuMachine, *, tiles_first: bool
+    problem: Convolution, nest: DirectPlan, machine: CpuMachine, *, tiles_first: bool
 ) -> float:
     """Return the estimated cycles of one task.
 
     A product takes a cycle for each row.
     """
     costs = costs_of(machine).direct_amx
-    window, high = gather.window, gather.channels // TILE
+    window, high = nest.window, nest.channels // TILE
     slots = prod(g.slots for g in problem.accesses)
     phases = prod(g.out_step for g in problem.accesses)
     busy = prod(g.busy_phases for g in problem.accesses)
     taps = problem.geometry.taps
     steps = -(-problem.in_channels // TILE)
-    chunks = -(-steps // gather.depth)
-    blocks = -(-problem.out_channels // gather.channels)
-    per_split = -(-blocks // gather.channel_splits)
-    full, tail = divmod(-(-window.length // TILE), gather.vectors)
+    chunks = -(-steps // nest.depth)
+    blocks = -(-problem.out_channels // nest.channels)
+    per_split = -(-blocks // nest.channel_splits)
+    full, tail = divmod(-(-window.length // TILE), nest.vectors)
     tiles = full + bool(tail)
     near = machine.l1 // 2
     # What comes around again: the weights of a phase from tile to tile, or a tile's data.
-    weights = gather.channels * gather.depth * TILE * 4 * -(-taps // busy)
-    data = gather.vectors * TILE * 4 * gather.depth * TILE * slots
+    weights = nest.channels * nest.depth * TILE * 4 * -(-taps // busy)
+    data = nest.vectors * TILE * 4 * nest.depth * TILE * slots
     weights_near = (tiles == 1 or not tiles_first) and weights <= near
     data_near = data <= near if tiles_first else data * tiles <= near
     each_weight = TILE * (costs.weight_row if weights_near else costs.weight_row_far)
@@ -145,19 +146,19 @@ def _cycles(
         loads = high * each_weight + width * each_data
         row = costs.sum_row if chunks == 1 else costs.sum_row_again
         sums = costs.sums + high * width * TILE * row
-        return gather.depth * taps * max(high * width * TILE, loads) + busy * sums
+        return nest.depth * taps * max(high * width * TILE, loads) + busy * sums
 
-    compute = per_split * chunks * (full * tile(gather.vectors) + (tile(tail) if tail else 0))
+    compute = per_split * chunks * (full * tile(nest.vectors) + (tile(tail) if tail else 0))
     pack = pack_cycles(problem.accesses, window, problem.in_channels, costs_of(machine).common)
-    panel = gather.depth * TILE * slots * window.pitch(TILE) * 4
-    held = gather.channels * phases * tiles * gather.vectors * TILE * 4
+    panel = nest.depth * TILE * slots * window.pitch(TILE) * 4
+    held = nest.channels * phases * tiles * nest.vectors * TILE * 4
     held *= per_split if chunks > 1 or tiles_first else 1
     if panel + held > machine.l2 // 2:
         compute, pack = compute * costs.far, pack * costs.panel_far
     out_rows = prod(window.block[:-1])
     copy = (
         per_split
-        * gather.channels
+        * nest.channels
         * phases
         * (out_rows * costs.out_row + prod(window.block) * costs.out_element)
     )

@@ -10,8 +10,8 @@ from ...kernel.registry import cost_of, require
 from ...spec.conv import Convolution
 from ..machine import CpuMachine
 from ..products import DOTS
+from .base import Plan
 from .direct import DirectPlan, direct_candidates, plan_direct
-from .window import Plan
 
 
 @dataclass(frozen=True)
@@ -20,22 +20,22 @@ class DirectDotPlan(Plan):
 
     Attributes
     ----------
-    gather : DirectPlan
+    nest : DirectPlan
         The loop nest: its depth counts lanes of input channels.
     dot : str
         The instruction, of :data:`~topi_ext.cpu.products.DOTS`.
     """
 
-    gather: DirectPlan
+    nest: DirectPlan
     dot: str
 
     def with_non_temporal(self, enabled: bool) -> DirectDotPlan:
-        """See :class:`~.window.Plan`."""
-        return replace(self, gather=self.gather.with_non_temporal(enabled))
+        """See :class:`~.base.Plan`."""
+        return replace(self, nest=self.nest.with_non_temporal(enabled))
 
     def non_temporal_run(self, problem: Convolution, machine: CpuMachine) -> int:
-        """See :class:`~.window.Plan`."""
-        return self.gather.non_temporal_run(problem, machine)
+        """See :class:`~.base.Plan`."""
+        return self.nest.non_temporal_run(problem, machine)
 
 
 NARROW_RULE = "data and weights must be bytes, or bfloat16 of an even number of input channels"
@@ -44,9 +44,9 @@ NARROW_RULE = "data and weights must be bytes, or bfloat16 of an even number of 
 def plan_direct_dot(problem: Convolution, machine: CpuMachine) -> tuple[float, DirectDotPlan]:
     """Products within lanes: the plan of kernels/direct_dot.py, and its cycles."""
     found = (
-        (cycles, DirectDotPlan(gather, dot))
+        (cycles, DirectDotPlan(nest, dot))
         for dot, asked in _asked(problem, machine)
-        for cycles, gather in [plan_direct(*asked)]
+        for cycles, nest in [plan_direct(*asked)]
     )
     return min(found, key=cost_of)
 
@@ -56,8 +56,8 @@ def direct_dot_candidates(
 ) -> Iterator[tuple[float, DirectDotPlan]]:
     """Yield the candidates of :func:`plan_direct_dot` and their cycles."""
     for dot, asked in _asked(problem, machine):
-        for cycles, gather in direct_candidates(*asked):
-            yield cycles, DirectDotPlan(gather, dot)
+        for cycles, nest in direct_candidates(*asked):
+            yield cycles, DirectDotPlan(nest, dot)
 
 
 def _asked(

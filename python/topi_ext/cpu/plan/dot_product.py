@@ -12,7 +12,8 @@ from ...kernel.registry import require
 from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ..machine import CACHE_LINE, CpuMachine
-from .cost import (
+from .base import Plan
+from .estimate import (
     PARALLEL_CYCLES,
     SHARED_CACHES,
     memory_price,
@@ -20,9 +21,8 @@ from .cost import (
     tile_cycles,
     widening_cycles,
 )
-from .costs import costs_of
+from .step_costs import costs_of
 from .vectors import odd_vectors
-from .window import Plan
 
 
 @dataclass(frozen=True)

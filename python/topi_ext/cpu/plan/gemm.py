@@ -14,7 +14,8 @@ from ...spec.dtypes import byte_width
 from ...spec.geometry import Size
 from ...spec.matmul import MatMul
 from ..machine import CACHE_LINE, CpuMachine
-from .cost import (
+from .base import Plan
+from .estimate import (
     PARALLEL_CYCLES,
     SHARED_CACHES,
     candidate_splits,
@@ -23,9 +24,8 @@ from .cost import (
     rows_of_tile,
     widening_cycles,
 )
-from .costs import GemmCosts, costs_of
+from .step_costs import GemmCosts, costs_of
 from .vectors import odd_vectors
-from .window import Plan
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ...spec.geometry import Geometry
 from ..machine import CACHE_LINE, CpuMachine
-from .cost import (
+from .base import Plan
+from .estimate import (
     PARALLEL_CYCLES,
     SHARED_CACHES,
     candidate_channels,
@@ -25,9 +26,8 @@ from .cost import (
     row_cycles,
     widening_cycles,
 )
-from .costs import costs_of
+from .step_costs import costs_of
 from .vectors import odd_vectors
-from .window import Plan
 
 
 @dataclass(frozen=True)

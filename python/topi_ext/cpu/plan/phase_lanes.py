@@ -13,7 +13,8 @@ from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ...spec.geometry import Geometry
 from ..machine import CACHE_LINE, CpuMachine
-from .cost import (
+from .base import Plan
+from .estimate import (
     PARALLEL_CYCLES,
     candidate_channels,
     divisors,
@@ -22,8 +23,7 @@ from .cost import (
     register_tile,
     row_cycles,
 )
-from .costs import costs_of
-from .window import Plan
+from .step_costs import costs_of
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,11 @@ class PhaseLanesPlan(Plan):
     chunks: int = 1
 
     def with_non_temporal(self, enabled: bool) -> PhaseLanesPlan:
-        """See :class:`~.window.Plan`."""
+        """See :class:`~.base.Plan`."""
         return replace(self, streamed=enabled)
 
     def non_temporal_run(self, problem: Convolution, machine: CpuMachine) -> int | None:
-        """See :class:`~.window.Plan`: whole rows, unless tasks share them or do not fit a cache."""
+        """See :class:`~.base.Plan`: whole rows, unless tasks share them or do not fit a cache."""
         row: int = problem.out_sizes[-1]
         is_small = row * byte_width(problem.acc_dtype) <= machine.l2 // 4
         return row if self.phase_splits == 1 and is_small else None

@@ -9,7 +9,7 @@ from math import nan, prod
 
 from ...spec.resize import Resize
 from ..machine import CpuMachine
-from .window import Plan
+from .base import Plan
 
 _OF_TASK = 1 << 13
 """Elements of a task, about."""

@@ -11,9 +11,9 @@ from ...spec.dtypes import byte_width
 from ...spec.geometry import Size
 from ...spec.rowwise import NORMALIZE, RowWise
 from ..machine import CACHE_LINE, CpuMachine
-from .cost import most_of
-from .costs import costs_of
-from .window import Plan
+from .base import Plan
+from .estimate import most_of
+from .step_costs import costs_of
 
 _PARALLEL_ELEMENTS = 1 << 13
 """Fewer are left to the calling thread: waking the others takes about as long."""

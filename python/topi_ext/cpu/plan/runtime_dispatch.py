@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .window import Plan
+from .base import Plan
 
 
 @dataclass(frozen=True)
@@ -29,5 +29,5 @@ class RuntimeDispatchPlan(Plan):
 
     @property
     def subplans(self) -> tuple[Plan, ...]:
-        """See :class:`~.window.Plan`."""
+        """See :class:`~.base.Plan`."""
         return self.small, self.large

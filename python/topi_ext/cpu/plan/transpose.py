@@ -9,7 +9,7 @@ from math import nan
 
 from ...spec.transpose import Transpose
 from ..machine import CpuMachine
-from .window import Plan
+from .base import Plan
 
 _ROWS = 64
 

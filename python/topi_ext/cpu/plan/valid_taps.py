@@ -16,7 +16,8 @@ from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ...spec.geometry import Geometry
 from ..machine import CpuMachine
-from .cost import (
+from .base import Plan
+from .estimate import (
     MOST_MEAN,
     PARALLEL_CYCLES,
     candidate_depths,
@@ -28,9 +29,8 @@ from .cost import (
     usable_registers,
     widening_cycles,
 )
-from .costs import costs_of
+from .step_costs import costs_of
 from .vectors import odd_vectors, square_size
-from .window import Plan
 
 
 @dataclass(frozen=True)

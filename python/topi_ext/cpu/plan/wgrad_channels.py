@@ -15,7 +15,8 @@ from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ...spec.size_hints import nominal
 from ..machine import CpuMachine
-from .cost import (
+from .base import Plan
+from .estimate import (
     MOST_MEAN,
     PARALLEL_CYCLES,
     blocks_in,
@@ -28,9 +29,9 @@ from .cost import (
     room_for,
     row_cycles,
 )
-from .costs import WgradChannelsCosts, costs_of
+from .step_costs import WgradChannelsCosts, costs_of
 from .vectors import square_side
-from .window import Plan, Window
+from .window import Window
 
 
 @dataclass(frozen=True)

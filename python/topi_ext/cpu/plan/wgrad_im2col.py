@@ -13,7 +13,8 @@ from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ...spec.geometry import Geometry
 from ..machine import CpuMachine
-from .cost import (
+from .base import Plan
+from .estimate import (
     PARALLEL_CYCLES,
     candidate_channels,
     divisors,
@@ -22,8 +23,7 @@ from .cost import (
     row_cycles,
     rows_that_fit,
 )
-from .costs import costs_of
-from .window import Plan
+from .step_costs import costs_of
 
 
 @dataclass(frozen=True)

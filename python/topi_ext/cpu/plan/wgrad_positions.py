@@ -15,7 +15,8 @@ from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ...spec.size_hints import nominal
 from ..machine import CACHE_LINE, CpuMachine
-from .cost import (
+from .base import Plan
+from .estimate import (
     PARALLEL_CYCLES,
     blocks_in,
     candidate_blocks,
@@ -24,8 +25,8 @@ from .cost import (
     plane_cycles,
     room_for,
 )
-from .costs import costs_of
-from .window import Plan, Window
+from .step_costs import costs_of
+from .window import Window
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from ..winograd.tiles import (
     winograd_input_cycles,
     written_terms,
 )
-from .cost import (
+from .estimate import (
     PARALLEL_CYCLES,
     blocks_in,
     candidate_blocks,
@@ -36,7 +36,7 @@ from .cost import (
     room_for,
     row_cycles,
 )
-from .costs import costs_of
+from .step_costs import costs_of
 from .vectors import NARROW, odd_vectors
 from .wgrad_positions import WgradPositionsPlan, plan_wgrad_positions
 

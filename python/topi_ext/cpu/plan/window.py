@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base of all plans, and the window of data that a block of positions reads."""
+"""The window of data that a block of positions reads."""
 
 from __future__ import annotations
 
@@ -7,25 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Any
 
-from ...kernel.registry import Plan as BasePlan
 from ...spec.axis_access import AxisAccess
-from ..machine import CpuMachine
 from .vectors import odd_vectors
-
-
-class Plan(BasePlan):
-    """The parameters of a CPU kernel for one problem: blocks, register tile, order of loops."""
-
-    def with_non_temporal(self, enabled: bool) -> Plan:
-        """Return the plan with non-temporal stores or without; itself where it has no choice."""
-        return self
-
-    def non_temporal_run(self, problem: Any, machine: CpuMachine) -> int | None:
-        """Return how many neighbouring elements of the result a task writes by non-temporal stores,
-        one after the other; None where it can't use them."""
-        return None
 
 
 @dataclass(frozen=True)

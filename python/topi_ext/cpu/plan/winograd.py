@@ -28,7 +28,8 @@ from ..winograd.tiles import (
     winograd_input_cycles,
     written_terms,
 )
-from .cost import (
+from .direct import DirectPlan, direct_elements, direct_tasks, plan_direct
+from .estimate import (
     PARALLEL_CYCLES,
     SHARED_CACHES,
     blocks_in,
@@ -39,8 +40,7 @@ from .cost import (
     tile_cycles,
     widening_cycles,
 )
-from .costs import WinogradCosts, costs_of
-from .direct import DirectPlan, direct_elements, direct_tasks, plan_direct
+from .step_costs import WinogradCosts, costs_of
 from .vectors import NARROW, odd_vectors, square_size
 
 
@@ -109,11 +109,11 @@ class WinogradPlan(Tiled):
     tasks: int = 1
 
     def with_non_temporal(self, enabled: bool) -> WinogradPlan:
-        """See :class:`~.window.Plan`."""
+        """See :class:`~.base.Plan`."""
         return replace(self, streamed=enabled)
 
     def non_temporal_run(self, problem: Convolution, machine: CpuMachine) -> int:
-        """See :class:`~.window.Plan`: a block's part of a row."""
+        """See :class:`~.base.Plan`: a block's part of a row."""
         of_block = self.block[-1] * self.tile[-1] * problem.accesses[-1].out_step
         run: int = min(problem.out_sizes[-1], of_block)
         return run

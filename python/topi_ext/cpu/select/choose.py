@@ -18,7 +18,7 @@ from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ...spec.problem import Problem
 from ..machine import CACHE_LINE, CpuMachine
-from ..plan.window import Plan
+from ..plan.base import Plan
 from ..registry import KERNELS
 from .dynamic_shapes import plan_of_any_size
 

@@ -18,8 +18,8 @@ from ...kernel.registry import Kernel, Rated, accepted
 from ...spec.conv import Convolution
 from ...spec.geometry import conv_transpose_size
 from ..machine import CpuMachine
+from ..plan.base import Plan
 from ..plan.runtime_dispatch import RuntimeDispatchPlan
-from ..plan.window import Plan
 from ..registry import KERNELS
 
 LEAST_GAIN = 1.02

@@ -14,7 +14,7 @@ from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ...spec.size_hints import nominal
 from ..machine import GpuMachine
-from .cost import CLOCK, LATENCY, LAUNCH, memory_time
+from .estimate import CLOCK, LATENCY, LAUNCH, memory_time
 from .tiles import Plan
 
 

@@ -10,7 +10,7 @@ from itertools import product
 from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ..machine import STATIC_SHARED, GpuMachine
-from .cost import (
+from .estimate import (
     LAUNCH,
     LOAD,
     Blocks,

@@ -10,7 +10,7 @@ from itertools import product
 from ...kernel.registry import Refused
 from ...spec.conv import Convolution
 from ..machine import GpuMachine
-from .cost import (
+from .estimate import (
     LAUNCH,
     MMA_SHARE,
     Blocks,

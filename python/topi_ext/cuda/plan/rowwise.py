@@ -11,7 +11,7 @@ from math import gcd, prod
 from ...spec.dtypes import byte_width
 from ...spec.rowwise import NORMALIZE, RowWise
 from ..machine import WARP, GpuMachine
-from .cost import ISSUED, L2_BYTES, LAUNCH, Blocks, bytes_time, launch_time
+from .estimate import ISSUED, L2_BYTES, LAUNCH, Blocks, bytes_time, launch_time
 from .tiles import Footprint, Plan
 
 

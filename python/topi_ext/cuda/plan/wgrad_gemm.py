@@ -11,7 +11,7 @@ from math import prod
 from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ..machine import GpuMachine
-from .cost import (
+from .estimate import (
     LAUNCH,
     LOAD,
     Blocks,

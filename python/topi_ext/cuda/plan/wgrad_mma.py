@@ -12,7 +12,7 @@ from ...kernel.registry import require
 from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ..machine import GpuMachine
-from .cost import (
+from .estimate import (
     LAUNCH,
     MMA_SHARE,
     Blocks,

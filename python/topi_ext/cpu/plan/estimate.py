@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions that planners share: candidates, register tiles, cycles of common steps.
 
-Cycles are of one core; what a step takes is in the tables of :mod:`.costs`.
+Cycles are of one core; what a step takes is in the tables of :mod:`.step_costs`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ...kernel.registry import accepted, cost_of
 from ...spec.axis_access import AxisAccess
 from ...spec.conv import Convolution
 from ..machine import CACHE_LINE, CpuMachine
-from .costs import CommonCosts, costs_of
+from .step_costs import CommonCosts, costs_of
 from .vectors import MOST_STEP
 from .window import Window
 
