@@ -257,14 +257,14 @@ clean:  ## remove environments, caches and what the targets wrote
 
 # The same trick. `import tvm` finds the TVM inside the wheel by a finder that relay.pth starts; it compiles stand-ins
 # for CUDA's libraries where there are none.
-.venv-relay/.ready: .venv/.ready
+.venv-relay/.ready: .venv/.ready python/relay_ext/locate_tvm.py
 	@rm -f $@
 	$(PY) -m venv --clear --without-pip $(@D)
 	$(PIP) --python $(@D)/bin/python install --quiet $(RELAY_NEEDS)
 	$(PIP) --python $(@D)/bin/python install --quiet --no-deps $(TVM_RELAY)
 	site=$$($(@D)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))") && \
 	  $(PY) -c "import sysconfig; print(sysconfig.get_path('purelib')); print('$(CURDIR)/python')" > "$$site/shared.pth" && \
-	  $(PY) python/relay_ext/boot.py > "$$site/relay.pth"
+	  $(PY) python/relay_ext/locate_tvm.py > "$$site/relay.pth"
 	$(@D)/bin/python -c "import tvm, tvm.relay; print('Relay of TVM', tvm.__version__)"
 	@touch $@
 
@@ -277,7 +277,7 @@ clean:  ## remove environments, caches and what the targets wrote
 	site=$$($(@D)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))") && \
 	  for below in .venv-relay .venv; do $$below/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))"; done \
 	    > "$$site/shared.pth" && echo "$(CURDIR)/python" >> "$$site/shared.pth" && \
-	  $(PY) python/relay_ext/boot.py > "$$site/relay.pth"
+	  $(PY) python/relay_ext/locate_tvm.py > "$$site/relay.pth"
 	TF_CPP_MIN_LOG_LEVEL=3 $(@D)/bin/python -c "import tensorflow, tvm.relay; print('TensorFlow', tensorflow.__version__)"
 	@touch $@
 

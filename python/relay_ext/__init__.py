@@ -18,9 +18,9 @@ from topi_ext.interrupts import is_run as _is_run
 if _is_run("relay_ext"):  # the command line begins before TVM is imported
     _import("conv_cli.launch").ahead("relay_ext", lambda: _import("relay_ext.usage").USAGE)
 
-from . import boot
+from . import locate_tvm
 
-boot.find_tvm()
+locate_tvm.find_tvm()
 
 from topi_ext.compat import relay as _require_relay  # noqa: E402
 

@@ -18,7 +18,7 @@ from topi_ext.code_cache.llvm_modules import CachedLlvmBuild
 from topi_ext.compat import build_of_llvm, build_settings, relay, replace_build_of_llvm
 
 from .affine import merged
-from .answers import Answers
+from .structural_cache import StructuralCache
 
 R = relay()
 
@@ -76,7 +76,7 @@ def _remembering_build(stock: Any) -> Any:
     It folds one operator at a time: parameters of a batch norm take six functions, and the next
     batch norm of that width the same.
     """
-    built = Answers(_REMEMBERED)
+    built = StructuralCache(_REMEMBERED)
 
     def build(mod: Any, target: Any, host: Any = None) -> Any:
         settings = build_settings()

@@ -24,8 +24,8 @@ from topi_ext.spec.post_ops import NO_ZERO_POINTS, ZeroPoints
 
 from .attrs import Conv, read
 from .build_time import PACK
+from .placeholder import has_own_schedule
 from .relation import Operand, assign
-from .stage import has_own_schedule
 
 R = relay()
 

@@ -12,8 +12,8 @@ import tvm
 from topi_ext.compat import as_size, relay, simplify, size_var, tir
 from topi_ext.spec.geometry import fail
 
-from .answers import Answers
 from .attrs import KIND, Conv, read, short_name, weight_shape
+from .structural_cache import StructuralCache
 
 R = relay()
 
@@ -63,7 +63,7 @@ def relate(
     return True
 
 
-_ANSWERS = Answers(4096)
+_ANSWERS = StructuralCache(4096)
 """Relay's type solver asks for each call again after every pass: a hundred times in a build."""
 
 

@@ -15,8 +15,8 @@ from tvm import te, topi
 from topi_ext.compat import is_cpu, is_gpu, tir
 from topi_ext.fusion.chain import Chain
 
-from .stage import Stage
-from .tail import Graph, chain_behind, inlined
+from .placeholder import Stage
+from .post_ops import Graph, chain_behind, inlined
 
 
 def schedule(outs: Sequence[Any], target: Any, kernels: Sequence[Stage] = ()) -> Any:

@@ -24,11 +24,11 @@ from topi_ext.target import advise
 from topi_ext.te.definitions import DEFINITIONS
 
 from .attrs import KIND, Conv, read, short_name
-from .bodies import extern, restatement
+from .extern_kernel import extern, restatement
 from .packing import acts_on, conv_of, is_plain_and_known, packed_call, problem_of
+from .placeholder import Stage, has_own_schedule, placed
 from .relation import Operand
 from .schedule import schedule
-from .stage import Stage, has_own_schedule, placed
 
 R = relay()
 

@@ -21,9 +21,9 @@ from tvm.relay.backend import Executor, Runtime, te_compiler
 
 import relay_ext
 from helpers.relay import target
-from relay_ext.answers import Answers
 from relay_ext.build_time import is_of_relay
 from relay_ext.cli import main
+from relay_ext.structural_cache import StructuralCache
 from topi_ext.code_cache import disk as disk_cache
 from topi_ext.code_cache import llvm_modules
 from topi_ext.code_cache.fingerprint import fingerprint
@@ -287,12 +287,12 @@ def test_fingerprints_do_not_depend_on_the_order_of_attributes() -> None:
 
 
 def test_answers_are_bounded_and_compared() -> None:
-    answers = Answers(2)
+    cache = StructuralCache(2)
     types = [relay.TensorType((n,)) for n in (1, 2, 3)]
     for number, one in enumerate(types):
-        answers.put("op", (one,), number)
-    assert [answers.get("op", (relay.TensorType((n,)),)) for n in (1, 2, 3)] == [None, 1, 2]
-    assert answers.get("other", (types[2],)) is None
+        cache.put("op", (one,), number)
+    assert [cache.get("op", (relay.TensorType((n,)),)) for n in (1, 2, 3)] == [None, 1, 2]
+    assert cache.get("other", (types[2],)) is None
 
 
 def test_modules_of_relay_are_known() -> None:

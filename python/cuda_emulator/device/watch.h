@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Answers the calls that -fsanitize=thread puts at every access of memory, knowing what a block,
+// StructuralCache the calls that -fsanitize=thread puts at every access of memory, knowing what a block,
 // a warp and a barrier are: races, reads of what nobody wrote, accesses outside of every tensor.
 // Included last by warp.h; only one thread runs at a time.
 #pragma once

@@ -39,7 +39,7 @@ class Stage:
     build : callable
         Return the kernel of a problem: the convolution with post-ops.
     restate : callable or None
-        Restate the body of a kernel for TVM 0.17; see :mod:`.bodies`.
+        Restate the body of a kernel for TVM 0.17; see :mod:`.extern_kernel`.
     """
 
     op: Any

@@ -8,13 +8,13 @@ from typing import Any
 import tvm
 
 
-class Answers:
-    """Answers by a name and TVM's objects; the oldest are forgotten first.
+class StructuralCache:
+    """Results by a name and TVM's objects; the oldest are forgotten first.
 
     Parameters
     ----------
     limit : int
-        How many answers are kept.
+        How many results are kept.
     """
 
     def __init__(self, limit: int) -> None:

@@ -21,7 +21,7 @@ from topi_ext.fusion.chain import Chain, Link
 from topi_ext.fusion.post_ops import COMMUTATIVE, Step
 from topi_ext.spec.post_ops import PostOp
 
-from .stage import TAG, Stage, operations
+from .placeholder import TAG, Stage, operations
 
 _BINARY = {
     tir.Add: "add",

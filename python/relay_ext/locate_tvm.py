@@ -165,7 +165,7 @@ def _pth() -> str:
     """Return the line of a ``.pth`` file that runs :func:`install` whenever Python starts there."""
     return (
         "import importlib.util as u; "
-        f"s = u.spec_from_file_location('relay_ext_boot', {str(Path(__file__).resolve())!r}); "
+        f"s = u.spec_from_file_location('locate_tvm', {str(Path(__file__).resolve())!r}); "
         "m = u.module_from_spec(s); s.loader.exec_module(m); m.install()"
     )
 
