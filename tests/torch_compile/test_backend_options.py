@@ -150,8 +150,10 @@ def test_frozen_weights(name: str) -> None:
 
 def test_frozen_weights_are_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     packed: list[int] = []
-    stock = runs.Runner._pack
-    monkeypatch.setattr(runs.Runner, "_pack", lambda *given: packed.append(1) or stock(*given))
+    stock = runs.CompiledPart._pack
+    monkeypatch.setattr(
+        runs.CompiledPart, "_pack", lambda *given: packed.append(1) or stock(*given)
+    )
     model, x = conv(), image()
     run = compiled(model, FREEZE)
     with torch.no_grad():

@@ -24,8 +24,8 @@ def operands() -> tuple[torch.Tensor, torch.Tensor]:
 def test_refusals_of_the_import_are_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """All remainders of floats, by two partitions: the work is linear in their number."""
     cuts: list[Any] = []
-    cut = graph.Cut
-    monkeypatch.setattr(graph, "Cut", lambda *args: cuts.append(None) or cut(*args))
+    cut = graph.Partition
+    monkeypatch.setattr(graph, "Partition", lambda *args: cuts.append(None) or cut(*args))
 
     def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         for _ in range(12):

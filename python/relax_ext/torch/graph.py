@@ -19,7 +19,7 @@ from .aten import AtenImporter, Unsupported
 from .draws import is_place, is_random, state_repeated
 from .options import Options
 from .part import Context, ImportedPart, compile_part, import_part
-from .partition import ASSERTIONS, Cut, Piece, is_size, is_view, packet_of
+from .partition import ASSERTIONS, Partition, Subgraph, is_size, is_view, packet_of
 
 MOST_FAILED = 8
 """Operators that fail to compile alone, after which the others of their part are not tried."""
@@ -72,17 +72,17 @@ class GraphCompiler:
         context = Context(self._inputs, self._frozen(), self._kept())
         compiled: dict[Any, ImportedPart] = {}
         while True:
-            cut, imported = self._imported(context)
+            partition, imported = self._imported(context)
             refused = len(self._refused)
             for stage, part in imported.items():
-                piece = cut.pieces[stage]
-                if piece.key not in compiled and self._compiled(part, piece, context):
-                    compiled[piece.key] = part
+                subgraph = partition.subgraphs[stage]
+                if subgraph.key not in compiled and self._compiled(part, subgraph, context):
+                    compiled[subgraph.key] = part
             if len(self._refused) == refused:
                 break
-        parts = {stage: compiled[piece.key] for stage, piece in cut.pieces.items()}
+        parts = {stage: compiled[subgraph.key] for stage, subgraph in partition.subgraphs.items()}
         self._record.parts += [part.record for part in parts.values()]
-        for node in cut.in_pytorch:
+        for node in partition.in_pytorch:
             is_builtin = isinstance(node.target, BuiltinFunctionType)
             if is_builtin or is_size(node) or is_place(node):
                 continue
@@ -99,28 +99,28 @@ class GraphCompiler:
         if self._record.kind == "forward":
             self._unordered.update(node.name for node in context.unordered)
         functions = {stage: part.runner for stage, part in parts.items()}
-        return cut.joined(self._module, functions, context.unordered)
+        return partition.joined(self._module, functions, context.unordered)
 
-    def _imported(self, context: Context) -> tuple[Cut, dict[int, ImportedPart]]:
-        """Import the pieces of the graph; partition it again without the nodes that fail."""
+    def _imported(self, context: Context) -> tuple[Partition, dict[int, ImportedPart]]:
+        """Import the subgraphs of the graph; partition it again without the nodes that fail."""
         while True:
-            cut = Cut(self._module.graph, self._supports)
+            partition = Partition(self._module.graph, self._supports)
             parts: dict[int, ImportedPart] = {}
             refused = len(self._refused)
-            for stage, piece in cut.pieces.items():
+            for stage, subgraph in partition.subgraphs.items():
                 try:
-                    parts[stage] = self._import(piece, context, stage)
+                    parts[stage] = self._import(subgraph, context, stage)
                 except Unsupported as error:
                     for refusal in (error, *error.others):
-                        for node in refused_nodes(refusal.node, piece):
+                        for node in refused_nodes(refusal.node, subgraph):
                             self._refused[node] = refusal.why
             if len(self._refused) == refused:
-                return cut, parts
+                return partition, parts
 
-    def _import(self, piece: Piece, context: Context, stage: int) -> ImportedPart:
-        return import_part(self._importer, piece, context, f"tvm_conv_{stage}")
+    def _import(self, subgraph: Subgraph, context: Context, stage: int) -> ImportedPart:
+        return import_part(self._importer, subgraph, context, f"tvm_conv_{stage}")
 
-    def _compiled(self, part: ImportedPart, piece: Piece, context: Context) -> bool:
+    def _compiled(self, part: ImportedPart, subgraph: Subgraph, context: Context) -> bool:
         """Return whether a part can be compiled; otherwise its operators that cannot are refused.
 
         Raises
@@ -135,21 +135,21 @@ class GraphCompiler:
             raise_interrupt()
             if self._options.raises:
                 raise
-            self._refused.update(self._culprits(piece, context, one_line(error, 300)))
+            self._refused.update(self._culprits(subgraph, context, one_line(error, 300)))
             return False
 
-    def _culprits(self, piece: Piece, context: Context, why: str) -> dict[fx.Node, str]:
-        """Return the operators of a piece without which it can be compiled, and the reasons.
+    def _culprits(self, subgraph: Subgraph, context: Context, why: str) -> dict[fx.Node, str]:
+        """Return the operators of a subgraph without which it can be compiled, and the reasons.
 
-        Halves of the piece are compiled until single operators are left.  If both halves can be
+        Halves of the subgraph are compiled until single operators are left.  If both halves can be
         compiled apart, the second one begins with such an operator.  Where many operators have
         failed, the reason is another one, and all others are refused without a try.
         """
-        if len(piece.nodes) == 1 or self._failed >= MOST_FAILED:
+        if len(subgraph.nodes) == 1 or self._failed >= MOST_FAILED:
             self._failed += 1
-            return dict.fromkeys(piece.nodes, why)
+            return dict.fromkeys(subgraph.nodes, why)
         culprits: dict[fx.Node, str] = {}
-        halves = piece.halves()
+        halves = subgraph.halves()
         for half in halves:
             try:
                 compile_part(self._import(half, context, 0), self._options)
@@ -197,15 +197,15 @@ def _has_own_order(node: fx.Node) -> bool:
     return is_attention or is_view(node)
 
 
-def refused_nodes(node: Any, piece: Piece) -> list[fx.Node]:
-    """Return the nodes of a piece that stay in PyTorch: `node`, or those that read an input.
+def refused_nodes(node: Any, subgraph: Subgraph) -> list[fx.Node]:
+    """Return the nodes of a subgraph that stay in PyTorch: `node`, or those that read an input.
 
-    If the node is not known, all nodes of the piece, so that the next try has fewer.
+    If the node is not known, all nodes of the subgraph, so that the next try has fewer.
     """
-    if node in piece.nodes:
+    if node in subgraph.nodes:
         return [node]
-    readers = [each for each in piece.nodes if node in each.all_input_nodes]
-    return readers or piece.nodes
+    readers = [each for each in subgraph.nodes if node in each.all_input_nodes]
+    return readers or subgraph.nodes
 
 
 def _metadata() -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A piece of a graph as a compiled function.
+"""A subgraph as a compiled function.
 
 Tensors that are channels last, or whose axes have another order in memory, are passed without
 copies: the function takes and returns them transposed, and transposes them itself.
@@ -28,8 +28,8 @@ from . import report
 from .aten import AtenImporter, Unsupported, expr_of
 from .executables import Executables, Sizes
 from .options import Options
-from .partition import Piece, is_size, operators
-from .run import Operand, Output, Result, Runner, SizeSource
+from .partition import Subgraph, is_size, operators
+from .run import CompiledPart, Operand, Output, Result, SizeSource
 from .setup import BACKEND
 
 _SIZE_FUNCTIONS = {
@@ -51,7 +51,7 @@ _SIZE_FUNCTIONS = {
 
 @dataclass(frozen=True)
 class Context:
-    """Data of the graph that its pieces need.
+    """Data of the graph that its subgraphs need.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class Context:
 
 @dataclass
 class ImportedPart:
-    """An imported piece of a graph.
+    """An imported subgraph.
 
     Attributes
     ----------
@@ -79,34 +79,36 @@ class ImportedPart:
         Returns its module of Relax for sizes, or for all sizes if it is called with None.
     hints : tuple of int or None
         The sizes for which the graph was traced, None if one of them is not known.
-    runner : Runner
+    runner : CompiledPart
     in_pytorch : callable
-        Returns the piece itself as a module.
+        Returns the subgraph itself as a module.
     record : report.Part
     """
 
     module_of: Callable[[Sizes | None], Any]
     hints: Sizes | None
-    runner: Runner
+    runner: CompiledPart
     in_pytorch: Callable[[], Any]
     record: report.Part
 
 
-def import_part(importer: AtenImporter, piece: Piece, context: Context, name: str) -> ImportedPart:
-    """Import a piece of a graph into Relax.
+def import_part(
+    importer: AtenImporter, subgraph: Subgraph, context: Context, name: str
+) -> ImportedPart:
+    """Import a subgraph into Relax.
 
-    Nodes from which sizes have to be read are appended to the inputs of the piece.
+    Nodes from which sizes have to be read are appended to the inputs of the subgraph.
 
     Raises
     ------
     Unsupported
         For the nodes that have to stay in PyTorch.
     """
-    tensors = [node for node in piece.inputs if _is_operand(node)]
+    tensors = [node for node in subgraph.inputs if _is_operand(node)]
     static = [node for node in tensors if node in context.frozen]
     operands = [node for node in tensors if node not in context.frozen] + static
-    results = [node for node in piece.outputs if isinstance(node.meta.get("val"), torch.Tensor)]
-    copy = _Copy(piece, context.unordered)
+    results = [node for node in subgraph.outputs if isinstance(node.meta.get("val"), torch.Tensor)]
+    copy = _Copy(subgraph, context.unordered)
     try:
         arguments = [copy.operand(node) for node in operands]
         copy.body()
@@ -118,16 +120,17 @@ def import_part(importer: AtenImporter, piece: Piece, context: Context, name: st
         for refusal in (error, *error.others):
             refusal.node = copy.original(refusal.node)
         raise
-    symbols, fixed = list(importer.symbols), piece.fixed()
-    sizes = [_source(symbol, piece, context.inputs) for symbol in symbols]
-    runner = Runner(
+    symbols, fixed = list(importer.symbols), subgraph.fixed()
+    sizes = [_source(symbol, subgraph, context.inputs) for symbol in symbols]
+    runner = CompiledPart(
         name=name,
         operands=[
-            Operand(piece.inputs.index(node), _permutation(copy.order(node))) for node in operands
+            Operand(subgraph.inputs.index(node), _permutation(copy.order(node)))
+            for node in operands
         ],
         static=len(static),
         sizes=sizes,
-        outputs=[_output(node, results, symbols) for node in piece.outputs],
+        outputs=[_output(node, results, symbols) for node in subgraph.outputs],
         results=[_result(node, copy.order(node), symbols, node in fixed) for node in results],
     )
 
@@ -141,16 +144,16 @@ def import_part(importer: AtenImporter, piece: Piece, context: Context, name: st
         with importer.lock:
             return with_sizes(known)
 
-    record = report.Part(operators(piece.nodes), len(static))
-    hints = _hints(piece, sizes)
+    record = report.Part(operators(subgraph.nodes), len(static))
+    hints = _hints(subgraph, sizes)
     if hints:
         module["main"] = module["main"].with_attr(
             EXPECTED, dict(zip(symbols, map(_rounded, hints)))
         )
-    return ImportedPart(module_of, hints, runner, piece.module, record)
+    return ImportedPart(module_of, hints, runner, subgraph.module, record)
 
 
-def compile_part(part: ImportedPart, options: Options) -> Runner:
+def compile_part(part: ImportedPart, options: Options) -> CompiledPart:
     """Compile an imported part for the sizes for which it was traced, and return its runner."""
     count = options.static_sizes or 0 if part.hints else 0
     executables = Executables(
@@ -196,15 +199,15 @@ def _compiled(part: ImportedPart, options: Options, sizes: Sizes | None) -> Any:
 
 
 class _Copy:
-    """Copy of a piece as a separate graph, with transposes at its inputs and outputs."""
+    """Copy of a subgraph as a separate graph, with transposes at its inputs and outputs."""
 
-    def __init__(self, piece: Piece, unordered: set[fx.Node]) -> None:
-        self._piece = piece
+    def __init__(self, subgraph: Subgraph, unordered: set[fx.Node]) -> None:
+        self._subgraph = subgraph
         self._unordered = unordered
         self._graph = fx.Graph()
         self._values: dict[fx.Node, fx.Node] = {}
         self.nodes: list[fx.Node] = []
-        for node in piece.inputs:
+        for node in subgraph.inputs:
             if isinstance(node.meta.get("val"), torch.SymInt):
                 self.nodes.append(self._placeholder(node, node.meta["val"]))
                 self._values[node] = self.nodes[-1]
@@ -220,7 +223,7 @@ class _Copy:
 
     def body(self) -> None:
         """Copy the nodes."""
-        for node in self._piece.nodes:
+        for node in self._subgraph.nodes:
             self._values[node] = self._graph.node_copy(node, self._values.__getitem__)
             self.nodes.append(self._values[node])
 
@@ -251,9 +254,9 @@ class _Copy:
         return call
 
 
-def _hints(piece: Piece, sources: Sequence[SizeSource]) -> Sizes | None:
+def _hints(subgraph: Subgraph, sources: Sequence[SizeSource]) -> Sizes | None:
     """Return the sizes for which a graph was traced, or None if one of them is not known."""
-    values = ((piece.inputs[argument].meta["val"], axis) for argument, axis in sources)
+    values = ((subgraph.inputs[argument].meta["val"], axis) for argument, axis in sources)
     sizes = [value if axis is None else value.shape[axis] for value, axis in values]
     hints = [getattr(size.node, "hint", None) for size in sizes]
     known = tuple(int(hint) for hint in hints if isinstance(hint, int))
@@ -279,19 +282,19 @@ def _is_operand(node: fx.Node) -> bool:
     raise Unsupported(node, f"is a {type(value).__name__}")
 
 
-def _source(symbol: str, piece: Piece, inputs: Sequence[fx.Node]) -> SizeSource:
-    """Return the source of the value of a symbol, which becomes an input of the piece."""
-    for node in (*piece.inputs, *inputs):
+def _source(symbol: str, subgraph: Subgraph, inputs: Sequence[fx.Node]) -> SizeSource:
+    """Return the source of the value of a symbol, which becomes an input of the subgraph."""
+    for node in (*subgraph.inputs, *inputs):
         value = node.meta.get("val")
         axis = None
         if isinstance(value, torch.Tensor):
             names = [str(expr_of(size)) for size in value.shape]
             axis = names.index(symbol) if symbol in names else None
         if axis is not None or (is_size(node) and str(expr_of(value)) == symbol):
-            if node not in piece.inputs:
-                piece.inputs.append(node)
-            return SizeSource(piece.inputs.index(node), axis)
-    raise Unsupported(piece.nodes[0], f"the size {symbol} is that of no input")
+            if node not in subgraph.inputs:
+                subgraph.inputs.append(node)
+            return SizeSource(subgraph.inputs.index(node), axis)
+    raise Unsupported(subgraph.nodes[0], f"the size {symbol} is that of no input")
 
 
 def _output(node: fx.Node, results: list[fx.Node], symbols: list[str]) -> Output:

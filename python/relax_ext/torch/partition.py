@@ -82,7 +82,7 @@ def operators(nodes: Iterable[fx.Node]) -> int:
 
 
 @dataclass
-class Piece:
+class Subgraph:
     """Nodes of a graph that can be compiled as one function.
 
     Attributes
@@ -104,7 +104,7 @@ class Piece:
 
     @property
     def key(self) -> tuple[tuple[fx.Node, ...], ...]:
-        """Return what tells this piece from another one of the same graph."""
+        """Return what tells this subgraph from another one of the same graph."""
         return tuple(self.nodes), tuple(self.outputs)
 
     def fixed(self) -> set[fx.Node]:
@@ -116,7 +116,7 @@ class Piece:
         return found
 
     def module(self) -> fx.GraphModule:
-        """Return the piece as a module of its own."""
+        """Return the subgraph as a module of its own."""
         graph = fx.Graph()
         values = {node: graph.placeholder(node.name) for node in self.inputs}
         for node in self.nodes:
@@ -124,8 +124,8 @@ class Piece:
         graph.output(tuple(values[node] for node in self.outputs))
         return fx.GraphModule({}, graph)
 
-    def halves(self) -> list[Piece]:
-        """Return the piece in two, one after the other; fields stay with their tuples."""
+    def halves(self) -> list[Subgraph]:
+        """Return the subgraph in two, one after the other; fields stay with their tuples."""
         first = set(self.nodes[: len(self.nodes) // 2])
         for node in self.nodes:
             if node.target is operator.getitem and node.args[0] in first:
@@ -133,16 +133,16 @@ class Piece:
         parts = (
             [node for node in self.nodes if (node in first) == is_first] for is_first in (1, 0)
         )
-        return [_piece(nodes) for nodes in parts if nodes]
+        return [_subgraph(nodes) for nodes in parts if nodes]
 
 
-class Cut:
+class Partition:
     """A partitioned graph.
 
     Attributes
     ----------
-    pieces : dict of int to Piece
-        Pieces with a product, by stage.
+    subgraphs : dict of int to Subgraph
+        Subgraphs with a product, by stage.
     """
 
     def __init__(self, graph: fx.Graph, supports: Callable[[fx.Node], bool]) -> None:
@@ -155,8 +155,8 @@ class Cut:
         for node in calls:
             if node in self._can:
                 by_stage[self._stages[node]].append(node)
-        self.pieces = {
-            stage: _piece(nodes)
+        self.subgraphs = {
+            stage: _subgraph(nodes)
             for stage, nodes in sorted(by_stage.items())
             if any(map(is_product, nodes))
         }
@@ -173,15 +173,15 @@ class Cut:
         functions: Mapping[int, Callable[..., Sequence[Any]]],
         unordered: set[fx.Node],
     ) -> fx.GraphModule:
-        """Return the graph in which functions replace pieces.
+        """Return the graph in which functions replace subgraphs.
 
         Parameters
         ----------
         root : torch.nn.Module
             Module with the attributes that the graph reads.
         functions : mapping of int to callable
-            By stage; each takes the inputs of a piece and returns its outputs.  Nodes of other
-            pieces stay in PyTorch.
+            By stage; each takes the inputs of a subgraph and returns its outputs.  Nodes of other
+            subgraphs stay in PyTorch.
         unordered : set of fx.Node
             Values that functions take and return with another order of axes in memory than stated.
             Nodes that stay in PyTorch get them as stated.
@@ -206,26 +206,28 @@ class Cut:
         by_stage: dict[int, tuple[list[fx.Node], list[fx.Node]]] = defaultdict(lambda: ([], []))
         for node, stage in self._stages.items():
             by_stage[stage][node not in self._can].append(node)
-        for stage, (piece, others) in sorted(by_stage.items()):
+        for stage, (subgraph, others) in sorted(by_stage.items()):
             if stage in functions:
-                _call(new, functions[stage], self.pieces[stage], values)
-                copy(self.pieces[stage].views)
+                _call(new, functions[stage], self.subgraphs[stage], values)
+                copy(self.subgraphs[stage].views)
             else:
-                copy(piece)
+                copy(subgraph)
             copy(others)
         copy(node for node in nodes if node.op == "output")
         return fx.GraphModule(root, new)
 
 
-def _call(graph: fx.Graph, function: Any, piece: Piece, values: dict[fx.Node, fx.Node]) -> None:
-    arguments = tuple(values[node] for node in piece.inputs)
+def _call(
+    graph: fx.Graph, function: Any, subgraph: Subgraph, values: dict[fx.Node, fx.Node]
+) -> None:
+    arguments = tuple(values[node] for node in subgraph.inputs)
     call = graph.create_node("call_function", function, arguments, name=function.__name__)
-    for number, node in enumerate(piece.outputs):
+    for number, node in enumerate(subgraph.outputs):
         values[node] = graph.call_function(operator.getitem, (call, number))
 
 
-def _piece(nodes: list[fx.Node]) -> Piece:
-    """Return the piece of these nodes, with its inputs and outputs."""
+def _subgraph(nodes: list[fx.Node]) -> Subgraph:
+    """Return the subgraph of these nodes, with its inputs and outputs."""
     group = set(nodes)
     views: set[fx.Node] = set()
     inside: set[fx.Node] = set()
@@ -242,7 +244,7 @@ def _piece(nodes: list[fx.Node]) -> Piece:
         if node not in views and any(user not in group or user in views for user in node.users)
     ]
     inputs = [node for node in read if node not in inside]
-    return Piece(kept, inputs, outputs, [node for node in nodes if node in views])
+    return Subgraph(kept, inputs, outputs, [node for node in nodes if node in views])
 
 
 def has_effects(node: fx.Node) -> bool:

@@ -62,7 +62,7 @@ class Result(NamedTuple):
 
 
 @dataclass(eq=False)
-class Runner:
+class CompiledPart:
     """A compiled function of tensors of PyTorch.
 
     Attributes
@@ -103,7 +103,7 @@ class Runner:
         self.is_loaded = True
 
     def __call__(self, *arguments: Any) -> tuple[Any, ...]:
-        """Return the outputs of a piece for its inputs."""
+        """Return the outputs of a subgraph for its inputs."""
         with openmp.team(self._threads):
             return self._run(arguments)
 
