@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..spec.conv import BYTE_RANGES, Convolution
+from ..spec.matmul import MatMul
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Product:
         """Return whether it multiplies fractions."""
         return self.data == "bfloat16"
 
-    def fits(self, problem: Convolution) -> bool:
+    def fits(self, problem: Convolution | MatMul) -> bool:
         """Return whether it multiplies weights, less their zero point, and data of these dtypes.
 
         Data of 8 bits may be of the other signedness, by an offset.
@@ -51,7 +52,7 @@ class Product:
         """Return the offset, modulo 256, that converts data to its signedness."""
         return 128 if self.size == 4 and dtype != self.data else 0
 
-    def zero_of(self, problem: Convolution) -> int:
+    def zero_of(self, problem: Convolution | MatMul) -> int:
         """Return the zero point of data as an instruction for bytes takes them; of others zero:
         they are less it.
         """

@@ -27,7 +27,7 @@ from .conv import DATA, Convolution
 from .dtypes import accumulator
 from .geometry import Geometry, Size
 from .layout import Layouts
-from .post_ops import NO_ZERO_POINTS, Epilogue, finished
+from .post_ops import NO_ZERO_POINTS, Epilogue, ZeroPoints, finished
 from .problem import Argument, LetteredProblem, by, is_one
 
 
@@ -48,6 +48,8 @@ class MatMul(LetteredProblem):
         along, and no others.
     prepacked : bool
         Whether the kernel may find w packed.
+    zero_points : tuple of int
+        Numbers that stand for zero in x and in w, of integers.
     """
 
     sizes: tuple[tuple[str, Size], ...]
@@ -57,6 +59,7 @@ class MatMul(LetteredProblem):
     dtypes: tuple[str, str, str]
     epilogue: Epilogue = ()
     prepacked: bool = False
+    zero_points: ZeroPoints = NO_ZERO_POINTS
 
     _ordered: ClassVar[tuple[str, ...]] = ("x", "w", "y")
 
@@ -71,7 +74,7 @@ class MatMul(LetteredProblem):
         g = problem.geometry
         is_plain = problem.kind == "conv" and g.taps == 1 and g.groups == 1
         steps = any(size != 1 for size in g.stride) or any((*g.pad_before, *g.pad_after))
-        if not is_plain or steps or any(problem.zero_points):
+        if not is_plain or steps:
             return None
         sizes = (*zip(DATA, problem.y_sizes), ("K", g.c), ("F", g.k))
         of_one = {"C" if a == "F" else a for a, size in sizes if is_one(size)}
@@ -87,7 +90,8 @@ class MatMul(LetteredProblem):
             for step in problem.epilogue
             for varies in ["".join(a for a in step.order if a in step.varies).replace("C", "F")]
         )
-        return cls(sizes, x, w, y, problem.dtypes, steps_behind, problem.prepacked).merged()
+        options = steps_behind, problem.prepacked, problem.zero_points
+        return cls(sizes, x, w, y, problem.dtypes, *options).merged()
 
     @property
     def shape_text(self) -> str:
@@ -145,6 +149,12 @@ class MatMul(LetteredProblem):
         """Return whether no letter stands in one operand alone, and one at most is summed over."""
         x, w, y = map(set, (self.x, self.w, self.y))
         return x | w == (x & w) | y and y <= x | w and len(self.inner) <= 1
+
+    @property
+    def has_pairs(self) -> bool:
+        """Return whether operands are bfloat16, with an even number of terms: pairs of them."""
+        terms = self.extent(self.inner)
+        return self.dtypes[:2] == ("bfloat16",) * 2 and isinstance(terms, int) and terms % 2 == 0
 
     def arguments(self) -> Iterator[Argument]:
         """Yield both operands, those of the epilogue, and the result."""
@@ -206,7 +216,7 @@ class MatMul(LetteredProblem):
         )
         n = sizes.get("N", 1)
         return Convolution(
-            "conv", geometry, layouts, n, self.dtypes, steps, self.prepacked, NO_ZERO_POINTS
+            "conv", geometry, layouts, n, self.dtypes, steps, self.prepacked, self.zero_points
         )
 
 

@@ -118,9 +118,10 @@ def by(sizes: Sequence[Any]) -> str:
 
 
 def listed(value: Any) -> str:
-    """Return the fields of a dataclass as ``name=value``."""
-    pairs = ((each.name, getattr(value, each.name)) for each in fields(value))
-    return " ".join(f"{name}={text_of(field)}" for name, field in pairs)
+    """Return the fields of a dataclass as ``name=value``, but for zero points that are none."""
+    pairs = [(each.name, getattr(value, each.name)) for each in fields(value)]
+    named = (pair for pair in pairs if pair != ("zero_points", NO_ZERO_POINTS))
+    return " ".join(f"{name}={text_of(field)}" for name, field in named)
 
 
 def text_of(value: Any) -> str:

@@ -166,7 +166,8 @@ class Lanes(Operand):
 
     def load(self, index: Expr, dtype: str) -> Expr:
         """Return the lane whose first element is at `index`."""
-        if self.dot.size == self.present == 4 and isinstance(self.step, int) and self.step == 1:
+        is_run = isinstance(self.step, int) and self.step == 1 and not self.zero
+        if self.dot.size == self.present == 4 and is_run:
             return self._flipped(emit.bits(self[emit.lanes_of(index, 4)], dtype))
         numbers = [super(Lanes, self).load(i, dtype) for i in self._places(index)]
         return self._flipped(joined(numbers, self.dot.size))

@@ -40,7 +40,7 @@ from .. import emit
 from ..emit import Array, Expr, Operand
 from ..parts import prefetch
 from ..parts.copies import copy
-from ..parts.outer_product import Matrix, RegisterTile, add_products
+from ..parts.outer_product import Matrix, MultiplyAdd, RegisterTile, add_products
 from ..parts.splits import Splits
 from ..parts.transpose import Pitched, Runs, copy_matrix, transpose
 from ..plan.gemm import GemmPlan, product_of
@@ -49,7 +49,7 @@ from ..plan.gemm import GemmPlan, product_of
 def emit_body(problem: Convolution | MatMul, plan: GemmPlan, operands: Sequence[Operand]) -> None:
     """Emit the body of ``(x, w, *operands of the epilogue, out)``, scheduled by `plan`."""
     product = _product(problem)
-    gemm = Gemm(product, plan, _Sizes.emitted(product, plan))
+    gemm = Gemm(product, plan, Sizes.emitted(product, plan))
     x, w, *extra, out = operands
     w = gemm.viewed(w, product.w) if not product.prepacked else w
     behind = [step.order for step in product.epilogue if step.order]
@@ -60,22 +60,32 @@ def emit_body(problem: Convolution | MatMul, plan: GemmPlan, operands: Sequence[
 def packed_weights(problem: Convolution | MatMul, plan: GemmPlan) -> Packed:
     """Return size and dtype of the packed weights."""
     product = _product(problem)
+    return packed_panels(product, plan, product.acc_dtype)
+
+
+def packed_panels(product: MatMul, plan: GemmPlan, dtype: str, per_term: int = 1) -> Packed:
+    """Return size and dtype of all panels of weights, with so many numbers in a term."""
     panels = -(-product.extent(product.column) // plan.width)
-    terms = product.extent(product.inner)
+    terms = -(-product.extent(product.inner) // per_term)
     matrices = product.extent(product.outer_of_w)
-    return Packed(matrices * panels * terms * plan.width, product.acc_dtype)
+    return Packed(matrices * panels * terms * plan.width, dtype)
 
 
 def pack_weights(
     problem: Convolution | MatMul, plan: GemmPlan, weight: Operand, packed: Operand
 ) -> None:
     """Emit the packing of the weights."""
-    product = _product(problem)
-    # Packed weights do not depend on the other sizes, which may be symbolic.
-    known = ((a, size if a in product.w else 1) for a, size in product.sizes)
-    product = replace(product, sizes=tuple(known))
-    gemm = Gemm(product, plan, _Sizes.emitted(product, plan))
+    product = of_known_weights(_product(problem))
+    gemm = Gemm(product, plan, Sizes.emitted(product, plan))
     gemm.pack(gemm.viewed(weight, product.w), packed)
+
+
+def of_known_weights(product: MatMul) -> MatMul:
+    """Return the product without the sizes that packed weights do not depend on, which may be
+    symbolic.
+    """
+    known = ((a, size if a in product.w else 1) for a, size in product.sizes)
+    return replace(product, sizes=tuple(known))
 
 
 def _product(problem: Convolution | MatMul) -> MatMul:
@@ -85,14 +95,14 @@ def _product(problem: Convolution | MatMul) -> MatMul:
     return product
 
 
-class _Sizes(NamedTuple):
+class Sizes(NamedTuple):
     """Sizes by letter, and the splits of the panels of columns; symbolic ones known at run time."""
 
     of: dict[str, Expr]
     splits: Splits
 
     @classmethod
-    def emitted(cls, product: MatMul, plan: GemmPlan) -> _Sizes:
+    def emitted(cls, product: MatMul, plan: GemmPlan) -> Sizes:
         """Return the sizes of a product."""
         sizes = {a: emit.opaque_value(size) for a, size in product.sizes}
         panels = emit.ceil_div(sizes.get(product.column, 1), plan.width)
@@ -100,7 +110,7 @@ class _Sizes(NamedTuple):
         return cls(sizes, Splits(panels, plan.splits, per_split))
 
 
-class _Task(NamedTuple):
+class Task(NamedTuple):
     """One task.
 
     Attributes
@@ -119,7 +129,7 @@ class _Task(NamedTuple):
     split: Expr
 
 
-class _Rows(NamedTuple):
+class Rows(NamedTuple):
     """Rows of a matrix: where the first begins, and distances of rows and of their elements."""
 
     array: Array
@@ -129,15 +139,31 @@ class _Rows(NamedTuple):
 
 
 class Gemm:
-    """The emitter of one kernel."""
+    """The emitter of one kernel.
 
-    def __init__(self, product: MatMul, plan: GemmPlan, sizes: _Sizes):
+    Attributes
+    ----------
+    dtype, held : str
+        Dtypes of sums, and of copied rows and panels.
+    terms : Expr
+        Terms of a sum, each of so many numbers `per_term`.
+    multiply_add : callable or None
+        As of :func:`~topi_ext.cpu.parts.outer_product.add_products`.
+    """
+
+    multiply_add: MultiplyAdd | None = None
+
+    def __init__(
+        self, product: MatMul, plan: GemmPlan, sizes: Sizes, held: str = "", per_term: int = 1
+    ):
         self.product, self.plan, self.dtype = product, plan, product.acc_dtype
+        self.held = held or self.dtype
         self.number_of = emit.let if product.is_static else emit.opaque_value
         self.size, self.splits = sizes
         self.columns, self.terms, self.rows = (
             self.size.get(letter, 1) for letter in (product.column, product.inner, product.row)
         )
+        self.terms = emit.ceil_div(self.terms, per_term) if per_term > 1 else self.terms
         known = isinstance(self.terms, int)
         self.depth = min(plan.depth, self.terms) if known else plan.depth
         self.is_whole = isinstance(self.columns, int) and self.columns % plan.width == 0
@@ -145,7 +171,7 @@ class Gemm:
         self.copies_by_depth = plan.copies_x and not known
         rows = product.extent(product.row)
         self.prefetches = product.prepacked and prefetch.pays(
-            packed_weights(product, plan), rows, plan.m_tile
+            packed_panels(product, plan, self.held, per_term), rows, plan.m_tile
         )
         self.is_fresh = known and 0 < self.terms <= plan.depth
 
@@ -157,12 +183,17 @@ class Gemm:
 
     # ------------------------------------------------------------ weights
 
+    @property
+    def panels(self) -> Expr:
+        """Panels of all matrices of w."""
+        return prod(self.size[a] for a in self.product.outer_of_w) * self.splits.blocks
+
     def pack(self, w: Operand, packed: Array) -> None:
         """Write packed[outer letters of w][panel][term][columns]."""
         outer = self.product.outer_of_w
         extents = [self.size[a] for a in outer]
         panels, elements = self.splits.blocks, self.terms * self.plan.width
-        with emit.tasks(prod(extents) * panels, self.plan.parallel) as task:
+        with emit.tasks(self.panels, self.plan.parallel) as task:
             *where, panel = map(emit.let, emit.unravel(task, (*extents, panels)))
             start = emit.let(w.at(outer, *where))
             into = emit.opaque_base(task * elements)
@@ -184,7 +215,7 @@ class Gemm:
         present = width if self.is_whole else emit.let(emit.least(self.columns - column, width))
         begin = emit.opaque_base(start + first * apart + column * step)
         if not self.is_whole:
-            zero = emit.constant(0, self.dtype)
+            zero = emit.constant(0, self.held)
             for _ in emit.only_if(present < width):
                 emit.fill(into, offset, count * width, zero)
         if step == 1 or apart != 1:
@@ -213,26 +244,25 @@ class Gemm:
             *where, block, split = map(self.number_of, emit.unravel(number, extents))
             row = self.number_of(block * plan.rows)
             rows = self.number_of(emit.clamped_extent(row, self.rows, plan.rows))
-            self._task(_Task(dict(zip(outer, where)), row, rows, split), (x, w, others, out))
+            self._task(Task(dict(zip(outer, where)), row, rows, split), (x, w, others, out))
 
     def _task(
-        self, task: _Task, operands: tuple[Operand, Operand, Sequence[Operand], Operand]
+        self, task: Task, operands: tuple[Operand, Operand, Sequence[Operand], Operand]
     ) -> None:
         """Emit one task: its panels, one after the other."""
         (x, w, others, out), plan = operands, self.plan
         rows, at_once = self._rows_of(task, x), self._goes_at_once(out)
         acc = out if at_once else emit.scratch(plan.rows * plan.width, self.dtype)
-        panel = w if not plan.copies_w else emit.scratch(self.depth * plan.width, self.dtype)
+        panel = w if not plan.copies_w else emit.scratch(self.depth * plan.width, self.held)
         start = self.number_of(self._matrix(task, w))
-        zero = emit.constant(0, self.dtype)
         for number, _ in self.splits.blocks_of(task.split):
             column = emit.let(number * plan.width)
             if not self.is_fresh:
-                emit.fill(acc, 0, task.rows * plan.width, zero)
-            sums = _Rows(acc, 0, plan.width, 1)
+                self._begin_sums(task, acc, w, number)
+            sums = Rows(acc, 0, plan.width, 1)
             if at_once:
                 apart = out.strides.get(self.product.row, 0)
-                sums = _Rows(out, self._offset(task, out, 0, column), apart, 1)
+                sums = Rows(out, self._offset(task, out, 0, column), apart, 1)
             for i in emit.loop(emit.ceil_div(self.terms, self.depth)):
                 first = emit.let(i * self.depth)
                 count = emit.clamped_extent(first, self.terms, self.depth)
@@ -247,18 +277,22 @@ class Gemm:
             if not at_once:
                 self._write(task, acc, column, others, out)
 
+    def _begin_sums(self, task: Task, acc: Array, w: Array, panel: Expr) -> None:
+        """Write what the sums of a panel begin with: zeros."""
+        emit.fill(acc, 0, task.rows * self.plan.width, emit.constant(0, self.dtype))
+
     def _goes_at_once(self, out: Operand) -> bool:
         """Return whether tiles are written to the result as they are summed."""
         is_plain = out.dtype == self.dtype and not self.product.epilogue
         step = out.strides.get(self.product.column, 1)
         return self.is_fresh and self.is_whole and is_plain and step == 1
 
-    def _offset(self, task: _Task, out: Operand, row: Expr, column: Expr) -> Expr:
+    def _offset(self, task: Task, out: Operand, row: Expr, column: Expr) -> Expr:
         """Return where in the result the elements of a row of the task begin."""
         where = self._where(task, row, column)
         return emit.opaque_base(out.at("".join(where), *where.values()))
 
-    def _where(self, task: _Task, row: Expr, column: Expr) -> dict[str, Expr]:
+    def _where(self, task: Task, row: Expr, column: Expr) -> dict[str, Expr]:
         """Return the index by letter of an element of the task."""
         where = {
             **task.where,
@@ -268,51 +302,54 @@ class Gemm:
         where.pop("", None)
         return where
 
-    def _matrix(self, task: _Task, w: Operand) -> Expr:
+    def _matrix(self, task: Task, w: Operand) -> Expr:
         """Return where the matrix of w begins that a task multiplies by."""
         if self.plan.copies_w:
             return w.at("".join(task.where), *task.where.values())
+        return self._number_of_matrix(task) * (self.splits.blocks * self.terms * self.plan.width)
+
+    def _number_of_matrix(self, task: Task) -> Expr:
         number: Expr = 0
         for letter in self.product.outer_of_w:
             number = number * self.size[letter] + task.where[letter]
-        return number * (self.splits.blocks * self.terms * self.plan.width)
+        return number
 
-    def _rows_of(self, task: _Task, x: Operand) -> _Rows:
+    def _rows_of(self, task: Task, x: Operand) -> Rows:
         """Return the rows of x of a task: in place, copied, or room for a part of the terms."""
         product, plan = self.product, self.plan
         if not plan.copies_x:
             apart, step = x.strides.get(product.row, 0), x.strides.get(product.inner, 1)
-            return _Rows(x, self._first_row(task, x), apart, step)
+            return Rows(x, self._first_row(task, x), apart, step)
         terms = self.depth if self.copies_by_depth else self.terms
         pitch = emit.opaque_value(plan.pitch(terms))
-        rows = _Rows(emit.scratch(plan.rows * pitch, self.dtype), 0, pitch, 1)
+        rows = Rows(emit.scratch(plan.rows * pitch, self.held), 0, pitch, 1)
         if not self.copies_by_depth:
             self._copy_rows(task, x, (0, terms), rows)
         return rows
 
-    def _first_row(self, task: _Task, x: Operand) -> Expr:
+    def _first_row(self, task: Task, x: Operand) -> Expr:
         """Return where the first row of a task begins."""
         start = x.at("".join(task.where), *task.where.values())
         return emit.opaque_base(start + task.row * x.strides.get(self.product.row, 0))
 
-    def _copy_rows(self, task: _Task, x: Operand, terms: tuple[Expr, Expr], rows: _Rows) -> None:
+    def _copy_rows(self, task: Task, x: Operand, terms: tuple[Expr, Expr], rows: Rows) -> None:
         """Copy the rows of x of a task; `terms` are the first term and how many."""
         product, plan, (first_term, count) = self.product, self.plan, terms
         apart, step = x.strides.get(product.row, 0), x.strides.get(product.inner, 1)
         start = self._first_row(task, x)
         if not isinstance(first_term, int) or first_term:
             start = emit.opaque_base(start + first_term * step)
-        into = Pitched(rows.array, 0, rows.pitch)
+        into = Pitched(rows.array, rows.start, rows.pitch)
         shape = (task.rows, count)
         copy_matrix(into, x, start, (apart, step), shape, plan.lanes, plan.rows)
 
     def _products(
         self,
-        task: _Task,
-        rows: _Rows,
+        task: Task,
+        rows: Rows,
         panel: tuple[Array, Expr],
         terms: tuple[Expr, Expr],
-        sums: _Rows,
+        sums: Rows,
     ) -> None:
         """sums[row][columns] (+)= rows * panel, over terms: the first one and how many."""
         width, plan = self.plan.width, self.plan
@@ -334,7 +371,10 @@ class Gemm:
             if known and self.prefetches:
                 following, tile = offset + count * width, emit.quotient(m, plan.m_tile)
                 ahead = partial(prefetch.prefetch_block, array, following, (count, width), tile)
-            add_products((count,), a, b, c, fresh=self.is_fresh, prefetch=ahead)
+            add_products(
+                (count,), a, b, c, fresh=self.is_fresh, prefetch=ahead,
+                multiply_add=self.multiply_add,
+            )  # fmt: skip
 
     def _m_tiles(self, count: Expr) -> Iterator[tuple[Expr, int]]:
         """Emit ``for first, size in self._m_tiles(count)``: a loop over M-tiles of the rows of a
@@ -368,7 +408,7 @@ class Gemm:
     # ------------------------------------------------------------ output
 
     def _write(
-        self, task: _Task, acc: Array, column: Expr, others: Sequence[Operand], out: Operand
+        self, task: Task, acc: Array, column: Expr, others: Sequence[Operand], out: Operand
     ) -> None:
         """Write the rows of a panel."""
         product, plan = self.product, self.plan

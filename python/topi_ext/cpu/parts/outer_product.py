@@ -18,6 +18,9 @@ from typing import NamedTuple
 from .. import emit
 from ..emit import Array, Expr
 
+MultiplyAdd = Callable[[Expr, Expr, Expr], Expr]
+"""Function of vectors of sums, of one repeated number, and of numbers: ``sums + a * b``."""
+
 
 class Matrix(NamedTuple):
     """An operand of the product.
@@ -64,6 +67,7 @@ def add_products(
     *,
     fresh: bool,
     prefetch: Callable[..., None] | None = None,
+    multiply_add: MultiplyAdd | None = None,
 ) -> None:
     """Compute ``c.array[c.offsets[m] + l] (+)= sum_k a.array[a.at(m, *k)] * b.array[b.at(*k) +
     l]``.
@@ -76,7 +80,10 @@ def add_products(
         Whether the sum starts from zero instead of from what `c` holds.
     prefetch : callable, optional
         ``prefetch(*k)`` emits the prefetches of each term; operands have no steps then.
+    multiply_add : callable, optional
+        ``multiply_add(sums, a, b)`` of vectors, in place of ``sums + a * b``.
     """
+    multiply_add = multiply_add or _multiply_add
     lanes, rows = c.lanes, range(len(c.offsets))
     tile = list(product(rows, range(c.vectors)))
     accumulators = dict(zip(tile, emit.registers(len(tile), lanes, c.array.dtype)))
@@ -90,10 +97,14 @@ def add_products(
             value = emit.let(a.array[indices[m]])
             for v in range(c.vectors):
                 register, index = accumulators[m, v]
-                product_ = emit.broadcast(value, lanes) * row[v]
-                emit.store(register, index, register[index] + product_)
+                sums = multiply_add(register[index], emit.broadcast(value, lanes), row[v])
+                emit.store(register, index, sums)
     for (m, v), (register, index) in accumulators.items():
         emit.store(c.array, emit.lanes_of(c.offsets[m] + v * lanes, lanes), register[index])
+
+
+def _multiply_add(sums: Expr, a: Expr, b: Expr) -> Expr:
+    return sums + a * b
 
 
 def _terms(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from ...kernel.registry import cost_of, require
 from ...spec.conv import Convolution
+from ...spec.matmul import MatMul
 from ..machine import CpuMachine
 from ..products import DOTS
 from .base import Plan
@@ -63,8 +64,18 @@ def direct_dot_candidates(
 def _asked(
     problem: Convolution, machine: CpuMachine
 ) -> Iterator[tuple[str, tuple[Convolution, CpuMachine]]]:
-    """Yield the instructions that serve the problem, at least one, and the arguments for the direct
-    kernel's planner.
+    """Yield the instructions that serve the problem, and the arguments for the direct kernel's
+    planner.
+    """
+    for name, as_floats in instructions(problem, machine):
+        yield name, (problem.in_steps(DOTS[name].size), as_floats)
+
+
+def instructions(
+    problem: Convolution | MatMul, machine: CpuMachine
+) -> Iterator[tuple[str, CpuMachine]]:
+    """Yield the instructions that serve the problem, at least one, and a machine that multiplies
+    numbers of float32 as fast as these multiply lanes.
     """
     require(any(dot.fits(problem) for dot in DOTS.values()), NARROW_RULE)
     # Where that of pairs is slow, what it saves in memory is less than what making them takes.
@@ -75,5 +86,4 @@ def _asked(
     for name, rate in rates:
         # One holds products before they are added; without another, LLVM may spill sums.
         registers = machine.registers - 2 if name == "pmaddwd" else machine.registers
-        as_floats = replace(machine, fmas=rate, registers=registers)
-        yield name, (problem.in_steps(DOTS[name].size), as_floats)
+        yield name, replace(machine, fmas=rate, registers=registers)

@@ -85,6 +85,8 @@ PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 MOST_OF_BLOCK = 768
 """Rows of a task at most."""
 
+PRODUCT_RULE = "a convolution must have one tap, one group, no stride and no padding"
+
 NOMINAL = 256
 """Value of symbolic sizes in estimates."""
 
@@ -95,9 +97,10 @@ def gemm_candidates(
     """Yield plans, with lanes over columns, and their cycles."""
     found = product_of(problem)
     if found is None:
-        raise Refused("a convolution must have one tap, one group, no stride and no padding")
+        raise Refused(PRODUCT_RULE)
+    require(not any(found.zero_points), "zero points must be 0")
     if isinstance(problem, Convolution):
-        _require_lanes(found, machine)
+        require_lanes(found, machine)
     known = _known(found)
     for plan in _candidates(known, machine):
         if not found.is_static:
@@ -123,7 +126,7 @@ def product_of(problem: Convolution | MatMul) -> MatMul | None:
     return problem if isinstance(problem, MatMul) else MatMul.of(problem)
 
 
-def _require_lanes(found: MatMul, machine: CpuMachine) -> None:
+def require_lanes(found: MatMul, machine: CpuMachine) -> None:
     """Require what makes lanes over output channels pay."""
     require(found.step("y", found.column) == 1, "output channels must be neighbours in memory")
     require(len(found.inner) <= 1, "input channels must be one axis")
