@@ -49,9 +49,13 @@ def product_of(
 
 
 def arrays(product: MatMul, rng: np.random.Generator) -> list[np.ndarray]:
-    return [
-        rng.standard_normal(product.shape(order)).astype(numpy_dtype(dtype))
+    numbers = (
+        rng.standard_normal(product.shape(order)) * (40 if "int" in dtype else 1)
         for order, dtype in zip((product.x, product.w), product.dtypes)
+    )
+    return [
+        (np.abs(one) if dtype == "uint8" else one).astype(numpy_dtype(dtype))
+        for one, dtype in zip(numbers, product.dtypes)
     ]
 
 
@@ -76,7 +80,8 @@ def check(product: MatMul, plan: object, rng: np.random.Generator, steps: object
         compiled = built(funcs)
         weight = tvm.runtime.tensor(w)
         if packed:
-            into = np.full(packed.elements, np.nan, numpy_dtype(packed.dtype))
+            unset = 77 if "int" in packed.dtype else np.nan
+            into = np.full(packed.elements, unset, numpy_dtype(packed.dtype))
             into = tvm.runtime.tensor(into)
             compiled["f1"](weight, into)
             weight = into
@@ -106,6 +111,17 @@ def test_dtypes(dtype: str, rng: np.random.Generator) -> None:
     for case in PRODUCTS[:5:2]:
         product = product_of(*case, dtype=dtype).merged()
         check(product, choose(product, MACHINE), rng)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("weights", ["int8", "uint8"])
+def test_weights_of_bytes(weights: str, dtype: str, rng: np.random.Generator) -> None:
+    """They are packed as bytes, and widened where they are multiplied."""
+    for case, plan in zip(PRODUCTS[:6], [*PLANS, *PLANS]):
+        product = replace(product_of(*case), dtypes=(dtype, weights, dtype)).merged()
+        plan = replace(plan, copies_x=plan.copies_x or dtype != "float32")
+        check(product, plan, rng)
+        assert kernels.packed_weights(replace(product, prepacked=True), plan).dtype == weights
 
 
 def test_epilogue(rng: np.random.Generator) -> None:

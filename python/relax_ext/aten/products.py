@@ -20,6 +20,7 @@ def converters() -> dict[str, Converter]:
         "mm.default": partial(_product, "self", "mat2"),
         "bmm.default": partial(_product, "self", "mat2"),
         "addmm.default": partial(_added_product, "mat1", "mat2"),
+        "_int_mm.default": _product_of_bytes,
     }
 
 
@@ -36,6 +37,12 @@ def imported() -> dict[str, Converter]:
 
 def _product(x: str, y: str, call: Call) -> Any:
     return call.emit(R.op.matmul(call[x], call[y]))
+
+
+def _product_of_bytes(call: Call) -> Any:
+    """Return sums of int32; the kernel reads bytes as they are stored."""
+    x, y = (call.emit(R.op.astype(call[name], "int32")) for name in ("self", "mat2"))
+    return call.emit(R.op.matmul(x, y))
 
 
 def _added_product(x: str, y: str, call: Call) -> Any:

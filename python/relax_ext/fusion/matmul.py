@@ -13,6 +13,7 @@ from topi_ext.compat import tensor_type_of
 from topi_ext.fusion.products import ProductAnchor, W, X
 
 from ..ir import dtype_of
+from .constants import call_of
 from .match import Match
 from .operands import stored
 from .patterns import Lookup
@@ -27,8 +28,8 @@ def read(call: Any, lookup: Lookup) -> Match | None:
     Returns
     -------
     Match or None
-        None for integers, operands of unknown shape or of one axis, batch sizes that are not known
-        to be equal, and tensors without elements.
+        None for integers other than bytes, operands of unknown shape or of one axis, batch sizes
+        that are not known to be equal, and tensors without elements.
     """
     shapes = shapes_of(*call.args, call)
     if shapes is None:
@@ -37,9 +38,22 @@ def read(call: Any, lookup: Lookup) -> Match | None:
     anchor = ProductAnchor.of(shapes, (x, w, y))
     if anchor is None:
         return None
-    x, anchor = stored(call.args[X], X, anchor, lookup, _is_readable)
-    w, anchor = stored(call.args[W], W, anchor, lookup, _is_readable)
-    return Match(anchor, (x, w), tensor_type_of(call))
+    x, anchor = _operand(call.args[X], X, anchor, lookup)
+    w, anchor = _operand(call.args[W], W, anchor, lookup)
+    return Match(anchor, (x, w), tensor_type_of(call)) if anchor.is_served else None
+
+
+def _operand(
+    operand: Any, number: int, anchor: ProductAnchor, lookup: Lookup
+) -> tuple[Any, ProductAnchor]:
+    """Return an operand as it is stored, before views, and before a cast that a kernel makes."""
+    operand, anchor = stored(operand, number, anchor, lookup, _is_readable)
+    call = call_of(operand, lookup)
+    if call is not None and call.op.name == "relax.astype":
+        widened = anchor.widened_from(number, dtype_of(call.args[0]))
+        if widened is not None:
+            return stored(call.args[0], number, widened, lookup, _is_readable)
+    return operand, anchor
 
 
 def _is_readable(call: Any, anchor: ProductAnchor) -> bool:

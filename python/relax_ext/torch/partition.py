@@ -27,7 +27,7 @@ aten = torch.ops.aten
 
 PRODUCTS = {
     *(aten.convolution, aten.convolution_backward),
-    *(aten.mm, aten.addmm, aten.bmm, aten.baddbmm),
+    *(aten.mm, aten.addmm, aten.bmm, aten.baddbmm, aten._int_mm),
     *attention.OPERATORS,
 }
 """Operators for which a part is compiled."""

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from string import ascii_lowercase
 
 from ..compat import same_size
+from ..spec.conv import BYTE_RANGES
+from ..spec.dtypes import FLOATS
 from ..spec.geometry import Size
 from ..spec.matmul import MatMul
 from ..spec.post_ops import PostOp
@@ -16,8 +18,6 @@ from .axes import Letters
 
 X, W, Y = range(3)
 """Numbers of the tensors of :class:`.axes.Letters`."""
-
-_FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 _BATCH, ROW_LETTER, COLUMN_LETTER, TERM_LETTER = ascii_lowercase[:8], "x", "y", "z"
 """Letters of a product before views divide them."""
@@ -32,7 +32,7 @@ class ProductAnchor(MatrixAnchor):
     Attributes
     ----------
     dtypes : tuple of str
-        Dtypes of both operands and of the result.
+        Dtypes of both operands, as they are stored, and of the result.
     factor : float
         Number that multiplies the sums, in place of an operand.
     """
@@ -57,10 +57,11 @@ class ProductAnchor(MatrixAnchor):
         Returns
         -------
         ProductAnchor or None
-            None for integers, operands of one axis, batch sizes that are not known to be equal, and
-            tensors without elements.
+            None for sums of other integers than int32, operands of one axis, batch sizes that are
+            not known to be equal, and tensors without elements.
         """
-        if any(dtype not in _FLOATS for dtype in dtypes) or dtypes[X] != dtypes[W]:
+        is_float = all(dtype in FLOATS for dtype in dtypes)
+        if dtypes[X] != dtypes[W] or not (is_float or dtypes[Y] == "int32"):
             return None
         sizes = [size for shape in shapes for size in shape]
         if any(len(shape) < 2 for shape in shapes) or any(_is_zero(size) for size in sizes):
@@ -72,6 +73,29 @@ class ProductAnchor(MatrixAnchor):
     def dtype(self) -> str:
         """Dtype of the result."""
         return self.dtypes[Y]
+
+    @property
+    def sums_integers(self) -> bool:
+        """Return whether both operands are bytes."""
+        return self.dtypes[X] in BYTE_RANGES and self.dtypes[W] in BYTE_RANGES
+
+    @property
+    def is_served(self) -> bool:
+        """Return whether kernels multiply operands of these dtypes."""
+        return self.sums_integers or self.dtypes[X] in FLOATS
+
+    def converted(self, dtype: str) -> ProductAnchor | None:
+        """Return the anchor with this dtype; only kernels of integers can convert."""
+        return replace(self, dtypes=(*self.dtypes[:2], dtype)) if self.sums_integers else None
+
+    def widened_from(self, number: int, dtype: str) -> ProductAnchor | None:
+        """Return the anchor that reads tensor `number` before its cast from `dtype`: bytes in
+        integer sums, or weights that are bytes beside floating point.
+        """
+        if dtype not in BYTE_RANGES or (number == X and self.dtypes[Y] in FLOATS):
+            return None
+        dtypes = (dtype, self.dtypes[W]) if number == X else (self.dtypes[X], dtype)
+        return replace(self, dtypes=(*dtypes, self.dtypes[Y]))
 
     def scaled_from(self, number: int, factor: float) -> ProductAnchor | None:
         """Return the anchor that multiplies its sums by one more factor."""

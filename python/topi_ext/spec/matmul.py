@@ -23,8 +23,8 @@ from functools import cached_property
 from string import ascii_letters
 from typing import ClassVar
 
-from .conv import DATA, Convolution
-from .dtypes import accumulator
+from .conv import BYTE_RANGES, DATA, Convolution
+from .dtypes import FLOATS, accumulator
 from .geometry import Geometry, Size
 from .layout import Layouts
 from .post_ops import NO_ZERO_POINTS, Epilogue, ZeroPoints, finished
@@ -42,7 +42,7 @@ class MatMul(LetteredProblem):
     x, w, y : str
         Letters of the operands and of the result, in memory order.
     dtypes : tuple of str
-        Dtypes of x, w and y.
+        Dtypes of x, w and y; w may be bytes beside floating-point x.
     epilogue : tuple of PostOp
         Post-ops that are applied before sums are written; operands have the letters that they vary
         along, and no others.
@@ -101,8 +101,14 @@ class MatMul(LetteredProblem):
 
     @cached_property
     def acc_dtype(self) -> str:
-        """Dtype of the accumulators."""
-        return accumulator("matmul", *self.dtypes)
+        """Dtype of the accumulators; weights that are bytes beside floating point are widened."""
+        x, w, y = self.dtypes
+        return accumulator("matmul", x, x if self.widens_weights else w, y)
+
+    @property
+    def widens_weights(self) -> bool:
+        """Return whether w has bytes and x floating-point numbers."""
+        return self.dtypes[0] in FLOATS and self.dtypes[1] in BYTE_RANGES
 
     @cached_property
     def finished_dtype(self) -> str:
@@ -187,9 +193,13 @@ class MatMul(LetteredProblem):
         return replace(made, sizes=sizes, x=letter + made.x, y=letter + made.y)
 
     def as_conv(self) -> Convolution | None:
-        """Return the convolution with one tap that it is; None of a batch, or of symbolic sizes."""
+        """Return the convolution with one tap that it is; None of a batch, of symbolic sizes, and
+        of weights that are widened.
+        """
         rows, columns = self.rows, self.columns
-        if not self.is_static or set(self.outer) - set(rows) or len(rows) > len(DATA):
+        if self.widens_weights or not self.is_static:
+            return None
+        if set(self.outer) - set(rows) or len(rows) > len(DATA):
             return None
         if not (rows and columns and self.inner):
             return None

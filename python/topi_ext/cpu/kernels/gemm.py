@@ -60,7 +60,7 @@ def emit_body(problem: Convolution | MatMul, plan: GemmPlan, operands: Sequence[
 def packed_weights(problem: Convolution | MatMul, plan: GemmPlan) -> Packed:
     """Return size and dtype of the packed weights."""
     product = _product(problem)
-    return packed_panels(product, plan, product.acc_dtype)
+    return packed_panels(product, plan, _packed_dtype(product))
 
 
 def packed_panels(product: MatMul, plan: GemmPlan, dtype: str, per_term: int = 1) -> Packed:
@@ -86,6 +86,13 @@ def of_known_weights(product: MatMul) -> MatMul:
     """
     known = ((a, size if a in product.w else 1) for a, size in product.sizes)
     return replace(product, sizes=tuple(known))
+
+
+def _packed_dtype(product: MatMul) -> str:
+    """Return the dtype of packed weights: bytes stay so beside floating point, to be widened where
+    they are multiplied.
+    """
+    return product.dtypes[1] if product.widens_weights else product.acc_dtype
 
 
 def _product(problem: Convolution | MatMul) -> MatMul:
@@ -138,6 +145,17 @@ class Rows(NamedTuple):
     step: Expr
 
 
+class _Widened(Array):
+    """Packed weights, of which vectors are read in a wider dtype."""
+
+    def __init__(self, array: Array, wide: str, lanes: int):
+        super().__init__(array.buffer, array.dtype)
+        self.wide, self.lanes = wide, lanes
+
+    def __getitem__(self, index: Expr) -> Expr:
+        return emit.converted(super().__getitem__(index), self.wide, self.lanes)
+
+
 class Gemm:
     """The emitter of one kernel.
 
@@ -171,7 +189,9 @@ class Gemm:
         self.copies_by_depth = plan.copies_x and not known
         rows = product.extent(product.row)
         self.prefetches = product.prepacked and prefetch.pays(
-            packed_panels(product, plan, self.held, per_term), rows, plan.m_tile
+            packed_panels(product, plan, held or _packed_dtype(product), per_term),
+            rows,
+            plan.m_tile,
         )
         self.is_fresh = known and 0 < self.terms <= plan.depth
 
@@ -215,7 +235,7 @@ class Gemm:
         present = width if self.is_whole else emit.let(emit.least(self.columns - column, width))
         begin = emit.opaque_base(start + first * apart + column * step)
         if not self.is_whole:
-            zero = emit.constant(0, self.held)
+            zero = emit.constant(0, into.dtype)
             for _ in emit.only_if(present < width):
                 emit.fill(into, offset, count * width, zero)
         if step == 1 or apart != 1:
@@ -356,6 +376,8 @@ class Gemm:
         (array, offset), (first, count) = panel, terms
         known = isinstance(rows.step, int) and isinstance(rows.pitch, int)
         steps = (None, None) if known else (rows.step, width)
+        if array.dtype != self.held:
+            array = _Widened(array, self.held, plan.lanes)
         b = Matrix(array, lambda k: offset + k * width, steps[1])
         for m, size in self._m_tiles(task.rows):
             read = emit.opaque_base(rows.start + m * rows.pitch + first * rows.step)

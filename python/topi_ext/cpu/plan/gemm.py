@@ -191,6 +191,8 @@ def _panel_cycles(found: MatMul, plan: GemmPlan, block: int, machine: CpuMachine
     terms: int = found.extent(found.inner)
     each, of_w = byte_width(found.acc_dtype), byte_width(found.dtypes[1])
     products = terms * rows_cycles(block, plan.m_tile, plan.vectors, machine)
+    if found.widens_weights and found.prepacked:
+        products += terms * -(-block // plan.m_tile) * plan.vectors * costs.widen_vector
     if plan.depth * width * each > most_of(machine.l1):
         products *= costs.panel_far
     chunks = -(-terms // plan.depth)

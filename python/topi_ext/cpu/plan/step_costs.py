@@ -502,6 +502,8 @@ class GemmCosts:
     """The same from what cores share."""
     line_memory: float = 6.0
     """The same from memory."""
+    widen_vector: float = 1.0
+    """To widen a vector of packed bytes; Zen 4, 29 November 2026."""
     copy: float = 0.2
     """To copy an element beside its neighbours."""
     turn: float = 0.6
