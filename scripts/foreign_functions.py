@@ -6,8 +6,8 @@ the files or folders of python/ that use it, the attributes that they read (`nam
 its source in each release.  Write a new entry by hand, without hashes.  Functions of TVM's
 importers are added by this script, which reads the corrections of an adapter.
 
-Run it in the environment of each release.  It prints what differs from the release before, and
-what is missing, and adds the hashes of the installed release.
+Run it in the environment of each release.  It prints what is missing or differs from the release
+before, and adds the hashes of the installed one.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import inspect
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -37,11 +38,7 @@ def read(adapter: str) -> Entries:
     for name, why in of_importers(adapter).items():
         new = {"why": why, "used": [f"{adapter}/importers"], "hashes": {}}
         entries.setdefault(name, new)["why"] = why
-    users = {
-        name: {place.partition("/")[0] for place in entry["used"]} & {*ADAPTERS}
-        for name, entry in entries.items()
-    }
-    return {name: entry for name, entry in entries.items() if adapter in users[name]}
+    return {n: e for n, e in entries.items() if any(one.startswith(adapter) for one in e["used"])}
 
 
 def of_importers(adapter: str) -> dict[str, str]:
@@ -64,13 +61,8 @@ def release(name: str) -> str:
 
 
 def source(name: str) -> tuple[Any, str]:
-    """Return what an entry names, and its source: empty where that is not in Python.
-
-    Raises
-    ------
-    LookupError
-        It does not exist.
-    """
+    """Return what an entry names, and its source, empty if that is not Python's; raise LookupError
+    if there is nothing."""
     module, _, path = name.partition(":")
     try:
         found: Any = import_module(module)
@@ -102,16 +94,16 @@ def difference(name: str, entry: Mapping[str, Any]) -> str:
     A release that is not in the list is compared with the last one that is.  TVM's functions must
     be its own: call it inside of ``stock()`` of the adapter.
     """
-    hashes, here = entry["hashes"], release(name)
-    since = here if here in hashes else next(reversed(hashes), "")
+    hashes, since = entry["hashes"], release(name)
     try:
         found, text = source(name)
     except LookupError:
         return "is missing"
-    names = entry.get("names", ())
-    lacks = [one for one in names if not (hasattr(found, one) or re.search(rf"\b{one}\b", text))]
-    if lacks:
-        return f"has no {', '.join(lacks)}"
+    for one in entry.get("names", ()):
+        if not hasattr(found, one) and not re.search(rf"\b{one}\b", text):
+            return f"has no {one}"
+    if since not in hashes:
+        since = next(reversed(hashes), "")
     if hashes.get(since) == digest(name):
         return ""
     return f"differs from that of {since}" if since else "is new in the list"
@@ -119,11 +111,10 @@ def difference(name: str, entry: Mapping[str, Any]) -> str:
 
 def differences(entries: Entries) -> list[str]:
     """Return a line for each entry that differs from the list."""
-    found = ((name, entry, difference(name, entry)) for name, entry in entries.items())
     return [
         f"{name} of {release(name)} {what}: {entry['why']}, {', '.join(entry['used'])}"
-        for name, entry, what in found
-        if what
+        for name, entry in entries.items()
+        if (what := difference(name, entry))
     ]
 
 
@@ -138,7 +129,8 @@ def main() -> None:
         entries = read(adapter)
         print(*differences(entries), sep="\n")
         for name, entry in entries.items():
-            entry["hashes"][release(name)] = digest(name)
+            with suppress(LookupError):
+                entry["hashes"][release(name)] = digest(name)
     every = {**json.loads(LIST.read_text()), **entries}
     lines = [f" {json.dumps(name)}: {json.dumps(entry)}" for name, entry in sorted(every.items())]
     LIST.write_text("{\n" + ",\n".join(lines) + "\n}\n")
