@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this project replaces, or uses though it is private, in TVM and PyTorch: the list, and the
-private names in the source."""
+"""The list of functions of TVM and PyTorch that this project replaces, or uses though they are
+private; and the private names in its source."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def listed() -> foreign_functions.Entries:
 
 
 def assert_this_release_is_known(adapter: str) -> None:
-    """What the entries name is what it was when the list was written."""
+    """Assert that the entries name what they named when the list was written."""
     with import_module(adapter).stock():
         found = foreign_functions.differences(foreign_functions.read(adapter))
     assert not found, "\n".join([RENEW, *found])
 
 
 def assert_importers_are_listed(adapter: str) -> None:
-    """What an adapter's corrections replace and call is in the list, and nothing else."""
+    """Assert that the list has what an adapter's corrections replace and call, and nothing else."""
     place = f"{adapter}/importers"
     names = {name for name, entry in listed().items() if place in entry["used"]}
     with import_module(adapter).stock():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is looked up in TVM by a name, and would be left out silently: each release has it."""
+"""Names that are looked up in TVM, and would be left out silently: each release has them."""
 
 from __future__ import annotations
 

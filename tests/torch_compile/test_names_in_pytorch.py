@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is looked up in PyTorch by a name, and would be left out silently: this release has it."""
+"""Names that are looked up in PyTorch, and would be left out silently: this release has them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_operators_that_are_named_exist(table: str) -> None:
 
 @pytest.mark.parametrize("name", decompositions.RESIZES)
 def test_pytorch_decomposes_resizes_by_kernels_in_python(name: str) -> None:
-    """Those that are replaced while a graph is traced; some overloads have none."""
+    """They are replaced while a graph is traced; some overloads have none."""
     keys = {torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd}
     overloads = decompositions._overloads(name)
     assert len(overloads) >= 2 and any(keys & one.py_kernels.keys() for one in overloads)
