@@ -19,6 +19,7 @@ from topi_ext.backend import supports
 from topi_ext.code_cache.build import keeping, marked
 from topi_ext.compat import call_attr, relax, tir
 from topi_ext.emit import is_kernel
+from topi_ext.notices import warn_once
 from topi_ext.schedules.float_semantics import ieee_floats, infinite_identities
 from topi_ext.schedules.gpu import on_gpu
 from topi_ext.schedules.loops import parallelized
@@ -169,21 +170,24 @@ def _legalize_passes(passes: list[Any], kind: str) -> list[Any]:
     our schedules run before TVM's rules, which leave them as they are.
     """
     names = [one.info.name for one in passes]
-    if kind == "llvm" and "LegalizeOps" in names:
-        ours = {
-            "relax.sum": sums.whole,
-            "relax.reshape": reshapes.by_groups,
-            "relax.nn.log_softmax": log_softmax.once,
-        }
-        legalize = R.transform.LegalizeOps(ours)
-        first = names.index("LegalizeOps")
-        unfused = _pass(size_parameters.without_fusion)
-        passes = [*passes[:first], legalize, unfused, *passes[first + 1 :]]
-        return [*passes, _pass(reshapes.as_views)]
-    if "ApplyDefaultSchedule" not in names:
+    wanted = "LegalizeOps" if kind == "llvm" else "ApplyDefaultSchedule"
+    if wanted not in names:
+        warn_once(
+            f"relax_ext.pipeline: this TVM has no pass {wanted} for {kind}: ours are left out"
+        )
         return passes
-    first = names.index("ApplyDefaultSchedule")
-    return [*passes[:first], _pass(_scheduled(on_gpu)), *passes[first:]]
+    first = names.index(wanted)
+    if kind != "llvm":
+        return [*passes[:first], _pass(_scheduled(on_gpu)), *passes[first:]]
+    ours = {
+        "relax.sum": sums.whole,
+        "relax.reshape": reshapes.by_groups,
+        "relax.nn.log_softmax": log_softmax.once,
+    }
+    legalize = R.transform.LegalizeOps(ours)
+    unfused = _pass(size_parameters.without_fusion)
+    passes = [*passes[:first], legalize, unfused, *passes[first + 1 :]]
+    return [*passes, _pass(reshapes.as_views)]
 
 
 def _scheduled(schedule: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -53,7 +53,6 @@ def decompositions(*, trains: bool = False) -> dict[Any, Callable[..., Any]]:
     table[attention.FORWARD.default] = forward
     table[attention.BACKWARD.default] = backward
     table[torch.ops.aten.convolution.default] = _with_known_attributes
-    table.pop(None, None)
     return table
 
 
@@ -72,17 +71,18 @@ def _with_known_attributes(x: Any, weight: Any, *attributes: Any) -> Any:
 
 def _operator(name: str) -> Any:
     packet, _, overload = name.partition(".")
-    return getattr(getattr(torch.ops.aten, packet, None), overload, None)
+    return getattr(getattr(torch.ops.aten, packet), overload)
 
 
 def _overloads(name: str) -> list[Any]:
     """Return the overloads of an operator and its gradient that take no result as argument."""
-    found = (
-        _operator(f"{name}{form}.{kind}")
-        for form in ("", "_backward")
+    packets = (getattr(torch.ops.aten, f"{name}{form}") for form in ("", "_backward"))
+    return [
+        getattr(packet, kind)
+        for packet in packets
         for kind in ("default", "vec")
-    )
-    return [overload for overload in found if overload is not None]
+        if kind in packet.overloads()
+    ]
 
 
 def _in_float32(decomposition: Callable[..., Any]) -> Callable[..., Any]:

@@ -42,10 +42,11 @@ def are_stated() -> bool:
     """
     if not torch._dynamo.config.assume_static_by_default:
         return True
-    contexts = getattr(TracingContext.try_get(), "tensor_to_context", {})
+    tracing = TracingContext.try_get()
+    contexts = tracing.tensor_to_context.values() if tracing else ()
     return any(
         size is not DimDynamic.STATIC and not getattr(constraint, "warn_only", False)
-        for context in contexts.values()
+        for context in contexts
         for size, constraint in zip(context.dynamic_sizes, context.constraint_sizes)
     )
 

@@ -172,7 +172,8 @@ class GraphCompiler:
         """Return the inputs of an inference graph that are parameters or buffers."""
         if not self._options.freeze or self._record.kind != "inference":
             return set()
-        indices = getattr(_metadata(), "static_input_indices", None) or []
+        metadata = _metadata()
+        indices = (metadata and metadata.static_input_indices) or []
         return {self._inputs[index] for index in indices if index < len(self._inputs)}
 
     def _kept(self) -> set[fx.Node]:
@@ -180,7 +181,8 @@ class GraphCompiler:
         if self._record.kind == "backward":
             nodes = [node for node in self._inputs if node.name in self._unordered]
         elif self._record.kind == "forward":
-            count = getattr(_metadata(), "num_forward_returns", len(self._results))
+            metadata = _metadata()
+            count = metadata.num_forward_returns if metadata else len(self._results)
             seen = set(self._results[:count])
             kept = [node for node in self._results[count:] if isinstance(node, fx.Node)]
             nodes = [node for node in kept if node not in seen and node.op == "call_function"]
@@ -209,5 +211,6 @@ def refused_nodes(node: Any, subgraph: Subgraph) -> list[fx.Node]:
 
 
 def _metadata() -> Any:
-    """Return AOTAutograd's metadata of the graph that it compiles."""
-    return getattr(TracingContext.try_get(), "fw_metadata", None)
+    """Return AOTAutograd's metadata of the graph that it compiles; None outside of it."""
+    context = TracingContext.try_get()
+    return context and context.fw_metadata
