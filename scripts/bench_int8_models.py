@@ -6,10 +6,11 @@
     python scripts/bench_int8_models.py --only resnet18 --json out/bench_int8_models.json
 
 PyTorch's models are quantized by torchao's PT2E flow with ``X86InductorQuantizer`` and one for
-transposed convolutions, and run by ``torch.compile``: ours, and inductor's with frozen weights.  ONNX Runtime runs what its own
-``quantize_static`` makes of the exported model, OpenVINO the same file.  Weights and inputs are
-random, and ranges are those of the inputs that are timed.  Each engine runs in a process of its
-own, in turns with the others, a block of runs each.  Medians are compared.
+transposed convolutions, and run by ``torch.compile``: ours, and inductor's with frozen weights.
+ONNX Runtime runs what its own ``quantize_static`` makes of the exported model, OpenVINO the same
+file.  Weights and inputs are random, and ranges are those of the inputs that are timed.  Each
+engine runs in a process of its own, in turns with the others, a block of runs each.  Medians are
+compared.
 
 ``snr_db`` is the ratio of the result in float32 to what quantization changes, in decibels.  ``make
 env-models env-rivals`` installs the packages.
@@ -145,15 +146,18 @@ def work_on_module(engine: str, name: str, threads: int) -> None:
 
     torch.set_num_threads(threads)
     module, inputs, exact = made(name)
-    options = {"freezing": True} if engine == "inductor" else {"freeze": True}
-    backend = "inductor" if engine == "inductor" else "tvm_conv"
+    by: dict[str, Any] = {"backend": "tvm_conv", "options": {"freeze": True}}
+    if engine == "inductor":
+        import torch._inductor.config as inductor
+
+        by, inductor.freezing = {}, True
     if engine != "float32":
         from support.pt2e import quantized
 
         module = quantized(module, inputs)
     with torch.no_grad():
         start = time.perf_counter()
-        run = torch.compile(module, dynamic=False, backend=backend, options=options)
+        run = torch.compile(module, dynamic=False, **by)
         from support.zoo import stages
 
         found = stages.tensors_of(run(*inputs))[0]

@@ -66,7 +66,7 @@ def quantized(module: nn.Module, inputs: Any) -> Any:
 
 
 def _use_functions(module: nn.Module) -> None:
-    """Replace modules of relu by its function: the quantizer refuses those that are called twice."""
+    """Replace modules of relu, which the quantizer refuses if they are called twice."""
     for parent in module.modules():
         if not isinstance(parent, nn.Sequential):
             for name, child in list(parent.named_children()):
