@@ -157,7 +157,7 @@ def work_on_module(engine: str, name: str, threads: int) -> None:
         module = quantized(module, inputs)
     with torch.no_grad():
         start = time.perf_counter()
-        run = torch.compile(module, dynamic=False, **by)
+        run: Any = torch.compile(module, dynamic=False, **by)
         from support.zoo import stages
 
         found = stages.tensors_of(run(*inputs))[0]
