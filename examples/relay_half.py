@@ -14,7 +14,7 @@ from pathlib import Path
 import models
 import torch
 
-from conv_cli.adapter import Choices
+from conv_cli.model import Choices
 from conv_cli.report import Bar
 from relay_ext.cli import Options, check, set_threads
 from relay_ext.cli.script_model import input_names

@@ -6,49 +6,37 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
+from topi_ext.kernel.info import KernelInfo
 from topi_ext.tuning.rpc import Board
 
-from .args import Usage
-from .measure import Protocol, Side, timed
+from .measure import Protocol, Side, side, timed
+from .model import Choices, Model
 from .operators import Operator
-
-if TYPE_CHECKING:
-    from topi_ext.kernel.info import KernelInfo
-
-    from .model import Model
-    from .profiling import Ran
+from .usage import Usage
 
 
 @dataclass(frozen=True)
-class Choices:
-    """The user's choices about the inputs of a model.
+class Ran:
+    """One call of a compiled function.
 
     Attributes
     ----------
-    given : mapping of str to numpy.ndarray
-        Inputs by name; the others are random.
-    dims : mapping of str to int
-        Free sizes of an ``.onnx`` model.
-    shapes : mapping of str to tuple of int
-        Shapes of inputs, for files that do not state them.
-    outputs : tuple of str
-        Names of the outputs of a graph that does not state them.
-    seed : int
-    threads : int or None
-        Threads of the reference.
+    symbol : str
+        Its name in the compiled module.
+    shapes : tuple of tuple of int
+        Shapes of its tensors, in order: operands, then results.
+    ns : int
     """
 
-    given: Mapping[str, Any] = field(default_factory=dict)
-    dims: Mapping[str, int] = field(default_factory=dict)
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    outputs: tuple[str, ...] = ()
-    seed: int = 0
-    threads: int | None = None
+    symbol: str
+    shapes: tuple[tuple[int, ...], ...]
+    ns: int
 
 
 class Compiled(ABC):
@@ -98,14 +86,20 @@ class Adapter(ABC):
         Names of the packages that contain TVM.
     loaders : mapping of str to callable
         ``load(path, choices) -> Model`` by file extension; errors are ``CliError``.
+    registry : module
+        The adapter's own, with ``stock`` and ``registered``.
     pipeline : str
         The adapter's way to compile whole models, for the table; empty where it has none.
+    adjoint : str
+        The function of :meth:`differentiated` that computes gradients.
     """
 
     usage: Usage
     tvm_packages: tuple[str, ...]
     loaders: Mapping[str, Callable[[Path, Choices], Model]]
+    registry: ModuleType
     pipeline: str = ""
+    adjoint: str = "main"
 
     @property
     def package(self) -> str:
@@ -118,21 +112,16 @@ class Adapter(ABC):
         raise NotImplementedError
 
     @abstractmethod
-    def host_target(self, threads: int) -> Any:
-        """The target of this machine."""
-
     def why_nothing_is_kept(self, target: Any) -> str | None:
-        """Return why code for a target is neither kept nor found, or None where it is; of adapters
-        that keep code."""
-        raise NotImplementedError
+        """Return why code for a target is neither kept nor found, or None where it is."""
 
-    @abstractmethod
     def registered(self) -> dict[str, bool]:
         """TVM's operators, and whether their rules are ours now."""
+        return self.registry.registered()
 
-    @abstractmethod
     def stock(self) -> AbstractContextManager[Any]:
         """Stock TVM inside the block."""
+        return self.registry.stock()
 
     @abstractmethod
     def compile(self, module: Any, target: Any, function: str) -> Compiled:
@@ -176,10 +165,31 @@ class Adapter(ABC):
         """A module whose ``main(x, w)`` is this operator alone."""
 
     @abstractmethod
-    def check_operator(
-        self, op: Operator, protocol: Protocol, seed: int
-    ) -> tuple[Side, Side, float]:
-        """Compute both gradients of a single operator: stock, ours, and PyTorch's milliseconds."""
+    def differentiated(self, op: Operator) -> Any:
+        """A module whose function :attr:`adjoint` computes, of ``x``, ``w`` and ``dy``, both
+        gradients of ``sum(op * dy)``."""
+
+    @abstractmethod
+    def gradients(self, result: Any) -> Any:
+        """The gradients in a result of that function."""
+
+    def attempt(
+        self,
+        makes: tuple[Callable[[], Any], Callable[[], Any]],
+        tensors: list[Any],
+        expected: list[Any],
+        protocol: Protocol,
+        **options: Any,
+    ) -> tuple[Side, Side]:
+        """Compile and run the modules of ``makes`` by stock TVM and by ours; see
+        :func:`conv_cli.measure.side`.
+        """
+        both: tuple[AbstractContextManager[Any], ...] = (self.stock(), nullcontext())
+        stock, ours = (
+            side(self.compile, rules, make, tensors, expected, protocol, **options)
+            for rules, make in zip(both, makes)
+        )
+        return stock, ours
 
     def prepare(self, model: Model) -> Any:
         """Return the model that :meth:`check_model` differentiates; None if only operators are.

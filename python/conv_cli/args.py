@@ -7,7 +7,6 @@ import argparse
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,6 +15,7 @@ from topi_ext.processors import usable
 
 from . import files
 from .errors import CliError
+from .usage import Usage
 
 DESCRIPTION = """\
 Import and compile a model twice, with stock TVM and with {package}, run both, and compare results
@@ -25,9 +25,15 @@ Every different convolution and transposed convolution of the model is also comp
 compared with PyTorch in float64."""
 
 EPILOG = """\
+examples:
 {examples}
 
-{tuning}{caching}  python -m {package} doctor
+{origin}
+
+{tuning}  {program} cache [--clear]
+      shows the folder and the size of the cache of compiled code; or clears it
+
+  {program} doctor
       prints versions, processor, vector instructions, threads, and what is registered
 
 {kernels}security:
@@ -45,67 +51,22 @@ and 8e-2), quantized outputs up to a step of rounding, more where operators are 
 --tolerance multiplies these."""
 
 TUNING = """\
-  python -m {package} tune MODEL --database PLANS.json
+  {program} tune MODEL --database PLANS.json
       measures plans of its convolutions on this machine, and stores the fastest of each
 
 """
 
 KERNELS = """\
-  python -m {package} doctor MODEL
+  {program} doctor MODEL
       prints which kernel computes each operator of a model, by which plan
 
 """
 
-CACHING = """\
-  python -m {package} cache [--clear]
-      shows the folder and the size of the cache of compiled code; or clears it
-
-"""
-
+EXAMPLE = 32  # columns of the arguments of an example
 LARGEST_SIZE = 2**63 - 1
 LARGEST_PORT = 2**16 - 1
 LARGEST_SEED = 2**63 - 2  # gradients draw with the next one too
 THREADS_PER_CORE = 8  # more gain nothing, and very many crash TVM
-
-
-@dataclass(frozen=True)
-class Usage:
-    """Description of an adapter's command line, available before TVM and the adapter are imported.
-
-    Attributes
-    ----------
-    package : str
-        Its name, e.g. ``"relax_ext"``.
-    extensions : tuple of str
-        Extensions of the files that it reads.
-    frameworks : str
-        The frameworks that models are compared with.
-    examples : str
-        For ``--help``.
-    gradients : str
-        Description of ``--grad``.
-    takes_outputs : bool
-        Whether some files do not state their outputs.
-    takes_boards : bool
-        Whether models can run on boards behind TVM's RPC tracker.
-    takes_profile : bool
-        Whether the calls of a model can be timed one by one.
-    takes_database : bool
-        Whether plans can be measured, and taken from a file.
-    keeps_code : bool
-        Whether compiled code is kept for later processes.
-    """
-
-    package: str
-    extensions: tuple[str, ...]
-    frameworks: str
-    examples: str
-    gradients: str
-    takes_outputs: bool = False
-    takes_boards: bool = False
-    takes_profile: bool = False
-    takes_database: bool = False
-    keeps_code: bool = False
 
 
 def _named(text: str) -> tuple[str, str]:
@@ -178,20 +139,22 @@ class _Parser(argparse.ArgumentParser):
         raise CliError(message)
 
 
-def parser(usage: Usage) -> argparse.ArgumentParser:
-    """Return the argument parser of ``python -m PACKAGE``."""
+def parser(usage: Usage, program: str) -> argparse.ArgumentParser:
+    """Return the argument parser of a program, e.g. ``"python -m relax_ext"``."""
     p = _Parser(
-        prog=f"python -m {usage.package}",
+        prog=program,
         description=DESCRIPTION.format(package=usage.package, frameworks=usage.frameworks),
         epilog=EPILOG.format(
             package=usage.package,
-            examples=usage.examples,
-            tuning=TUNING.format(package=usage.package) if usage.takes_database else "",
-            caching=CACHING.format(package=usage.package) if usage.keeps_code else "",
-            kernels=KERNELS.format(package=usage.package) if usage.takes_profile else "",
+            program=program,
+            examples="\n".join(_example(program, *words) for words in usage.examples),
+            origin=usage.origin,
+            tuning=TUNING.format(program=program) if usage.takes_database else "",
+            kernels=KERNELS.format(program=program) if usage.takes_profile else "",
         ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    p.set_defaults(output=[], profile=False, database=None, rpc=None, key=[], cc=None)
     add = p.add_argument
     add("model", type=Path, metavar="MODEL", help=f"a {files.listed(usage.extensions)} file")
     add(
@@ -279,6 +242,14 @@ def parser(usage: Usage) -> argparse.ArgumentParser:
     return p
 
 
+def _example(program: str, arguments: str, words: str) -> str:
+    """Return a command and what it does, beside it if there is room."""
+    command, width = f"{program} {arguments}", len(program) + EXAMPLE
+    if words and len(command) >= width:
+        return f"  {command}\n  {'':{width}}{words}"
+    return f"  {command:{width}}{words}".rstrip()
+
+
 def _add_boards(add: Any) -> None:
     """The options of boards behind a tracker."""
     add(
@@ -309,29 +280,40 @@ def _add_boards(add: Any) -> None:
     )
 
 
-def read(usage: Usage, argv: Sequence[str]) -> argparse.Namespace:
-    """Return the choices of the command line; ``dim``, ``shape`` and ``input`` by name, inputs as
-    arrays.
+def read(usage: Usage, argv: Sequence[str], program: str) -> argparse.Namespace:
+    """Return the choices of the command line: ``command``, empty for a comparison; of a command for
+    a model, ``dim``, ``shape`` and ``input`` by name, inputs as arrays.
 
     Raises
     ------
     CliError
         Whatever of it can be refused without TVM and the model's framework.
     """
-    tunes = usage.takes_database and list(argv[:1]) == ["tune"]
-    chosen = parser(usage).parse_args(argv[1:] if tunes else argv)
-    chosen.tune = tunes
+    command, *rest = argv or [""]
+    if command == "cache":
+        if rest not in ([], ["--clear"]):
+            raise CliError(f"cache {' '.join(rest)}: takes nothing but --clear")
+        return argparse.Namespace(command=command, clear=bool(rest))
+    if [command, *rest] == ["doctor"]:
+        return argparse.Namespace(command=command)
+    known = {"doctor": "kernels", **({"tune": "tune"} if usage.takes_database else {})}
+    chosen = parser(usage, program).parse_args(rest if command in known else argv)
+    chosen.command = known.get(command, "profile" if chosen.profile else "")
+    _check_model(chosen, usage)
+    return chosen
+
+
+def _check_model(chosen: argparse.Namespace, usage: Usage) -> None:
+    """Raise if choices about a model do not go together or name no proper files."""
     chosen.dim = _by_name("--dim", chosen.dim)
     chosen.shape = _by_name("--shape", chosen.shape)
-    chosen.output = chosen.output if usage.takes_outputs else []
-    chosen.profile = usage.takes_profile and chosen.profile
     paths = _by_name("--input", chosen.input)
     chosen.board_threads = chosen.threads
     chosen.threads = threads_of(chosen.threads)
-    _check_board(chosen, usage.takes_boards)
+    _check_board(chosen)
     if chosen.profile and (chosen.grad or chosen.rpc):
         raise CliError(f"--profile: not with --{'grad' if chosen.grad else 'rpc'}")
-    _check_database(chosen, usage.takes_database)
+    _check_database(chosen)
     if chosen.json is not None:
         files.check_output("--json", chosen.json)
     files.check_model(chosen.model, usage.extensions)
@@ -341,13 +323,12 @@ def read(usage: Usage, argv: Sequence[str]) -> argparse.Namespace:
     for name in chosen.shape:
         if name in chosen.input:
             raise CliError(f"--shape {name}: --input {name} has a shape")
-    return chosen
+    if chosen.command == "kernels" and not usage.takes_profile:
+        raise CliError(f"doctor MODEL: {usage.package} does not tell which kernels it has chosen")
 
 
-def _check_board(chosen: argparse.Namespace, takes_boards: bool) -> None:
+def _check_board(chosen: argparse.Namespace) -> None:
     """Raise if the options of a board do not go together; replace lists by their only element."""
-    if not takes_boards:
-        chosen.rpc, chosen.key, chosen.cc = None, [], None
     for option in ("target", "key"):
         given = getattr(chosen, option)
         if len(given) > 1:
@@ -366,14 +347,13 @@ def _check_board(chosen: argparse.Namespace, takes_boards: bool) -> None:
         raise CliError(f"--cc {chosen.cc}: no such program")
 
 
-def _check_database(chosen: argparse.Namespace, takes_database: bool) -> None:
+def _check_database(chosen: argparse.Namespace) -> None:
     """Raise if a file of plans cannot be read, or cannot be written by `tune`."""
-    chosen.database = chosen.database if takes_database else None
-    if chosen.tune:
+    if chosen.command == "tune":
         if chosen.database is None:
             raise CliError("tune: say by --database PLANS.json which file takes the plans")
         for option in ("grad", "profile"):
-            if getattr(chosen, option, None):
+            if getattr(chosen, option):
                 raise CliError(f"--{option}: not with tune")
         files.check_output("--database", chosen.database)
     elif chosen.database is not None and not chosen.database.is_file():

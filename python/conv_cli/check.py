@@ -16,12 +16,12 @@ from typing import Any
 
 from topi_ext.tuning.rpc import Board
 
-from .adapter import Adapter, Choices
+from .adapter import Adapter
 from .args import threads_of
 from .errors import CliError, NotImportedError, of_boards
-from .measure import MODEL_TOLERANCE, TOLERANCE, Protocol, Side, attempt, side, timed, timed_torch
-from .model import Model, imported_again, load
-from .operators import Operator, random_data, torch_apply
+from .measure import MODEL_TOLERANCE, TOLERANCE, Protocol, Side, side, timed, timed_torch
+from .model import Choices, Model, imported_again, load
+from .operators import Operator, gradients_by_torch, random_data, torch_apply, with_cotangent
 from .targets import parse_target
 
 GRADIENT_TOLERANCE = 10.0  # times that of a whole model: two passes, and kinks
@@ -69,8 +69,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Expected:
-    """The expected result of a whole model: exact values, and those of its framework."""
+    """The expected result of a whole model: its framework, exact values, and the framework's."""
 
+    reference: Callable[[], list[Any]]
     exact: list[Any]
     returned: list[Any]
 
@@ -158,8 +159,8 @@ def set_threads(threads: int | None) -> int:
 
 @of_boards()
 def check(
-    model: Path | Model,
     adapter: Adapter,
+    model: Path | Model,
     options: Options | None = None,
     progress: Progress | None = None,
 ) -> Report:
@@ -167,10 +168,9 @@ def check(
 
     Parameters
     ----------
+    adapter : Adapter
     model : pathlib.Path or Model
         A file that the adapter reads, or a loaded model.
-    adapter : Adapter
-        The adapter.
     options : Options, optional
     progress : Progress, optional
 
@@ -186,10 +186,9 @@ def check(
     options, progress = options or Options(), progress or Progress()
     start, busy = time.perf_counter(), _busy()
     adapter, target = _placed(adapter, options)
-    protocol = Protocol(adapter, target, options.repeat, options.budget)
     if isinstance(model, Path):
         model = load(model, adapter.loaders, options.choices)
-    adjoint = adapter.prepare(model) if options.grad else None
+    prepared = adapter.prepare(model) if options.grad else None
     found = adapter.find(model)
     report = Report(
         adapter.package,
@@ -197,36 +196,42 @@ def check(
         model.framework,
         target_text(target),
         options.threads,
-        list(model.notes),
+        [*model.notes, *busy, *_baseline(options.board, target)],
         board=options.board.shown if options.board else "",
     )
-    report.notes.extend([*busy, *_baseline(options.board, target)])
-    if model.reference is None:
+    expected = _expected(model)
+    if expected is None:
         report.notes.extend(_not_imported(model, adapter))
         if not found:
             raise CliError(f"{model.name}: nothing to compare: no convolutions, and {model.lacks}")
+    rows = _Rows(adapter, Protocol(target, options.repeat, options.budget), options)
     differentiated = [op for op in found if op.floating] if options.grad else []
-    wholes = (1 + bool(adapter.pipeline)) * (model.reference is not None)
-    progress.start(len(found) + wholes + len(differentiated) + (adjoint is not None))
+    wholes = (1 + bool(adapter.pipeline)) * (expected is not None)
+    progress.start(len(found) + wholes + len(differentiated) + (prepared is not None))
     for op, count in found.items():
         progress.step(op.configuration())
-        report.operators.append(_operator_row(op, count, protocol, options))
-    if model.reference and model.exact:
-        expected = Expected(model.exact(), model.reference())
+        report.operators.append(rows.operator(op, count))
+    if expected:
         progress.step("whole model")
-        report.whole = _whole_row(model, model.reference, expected, protocol, options)
+        report.whole = rows.whole(model, expected)
         if adapter.pipeline:
             progress.step(f"whole model, {adapter.pipeline}")
-            report.pipeline = _pipeline_row(model, expected, report.whole, protocol)
+            report.pipeline = rows.by_pipeline(model, expected, report.whole)
     for op in differentiated:
         progress.step("gradients of " + op.configuration())
-        report.gradients.append(_gradient_row(op, protocol, options))
-    if adjoint is not None and model.reference:
+        report.gradients.append(rows.gradients(op))
+    if expected and prepared is not None:
         progress.step("gradients of the whole model")
-        row = _whole_gradient_row(model, model.reference(), adjoint, protocol, options)
-        report.gradients.append(row)
+        report.gradients.append(rows.whole_gradients(model, expected, prepared))
     report.seconds = time.perf_counter() - start
     return report
+
+
+def _expected(model: Model) -> Expected | None:
+    """Return what a model should compute; None where its framework is not installed."""
+    if model.reference is None or model.exact is None:
+        return None
+    return Expected(model.reference, model.exact(), model.reference())
 
 
 def _placed(adapter: Adapter, options: Options) -> tuple[Adapter, Any]:
@@ -234,7 +239,7 @@ def _placed(adapter: Adapter, options: Options) -> tuple[Adapter, Any]:
     board before anything is compiled.
     """
     board = options.board
-    target = parse_target(options.target, options.threads, adapter.host_target, here=board is None)
+    target = parse_target(options.target, options.threads, here=board is None)
     if board is None:
         return adapter, target
     with closing(board.connect()) as session:
@@ -266,71 +271,76 @@ def _busy() -> list[str]:
     return [f"this machine is busy (load {load:.1f}), times are rough"] if load > cores else []
 
 
-def _operator_row(op: Operator, count: int, protocol: Protocol, options: Options) -> Row:
-    import torch
+@dataclass(frozen=True)
+class _Rows:
+    """Makes the rows of a table."""
 
-    tensors = random_data(op, options.seed)
-    expected = [_exact(op, tensors)]
-    dtypes = [getattr(torch, op.dtypes[2])]
-    build = partial(protocol.adapter.build, op)
-    stock, ours = attempt((build, build), tensors, expected, protocol, dtypes=dtypes)
-    # PyTorch has convolutions of floating-point numbers alone.
-    timed_on = tensors if op.floating else [t.float() for t in tensors]
-    ms = timed_torch(lambda: torch_apply(op, *timed_on), protocol)
-    tolerance = _tolerance(TOLERANCE, op.dtypes[2]) * options.tolerance
-    return Row(op.name, op.configuration(), count, tolerance, stock, ours, ms)
+    adapter: Adapter
+    protocol: Protocol
+    options: Options
 
+    def operator(self, op: Operator, count: int) -> Row:
+        """Return the row of an operator alone."""
+        import torch
 
-def _exact(op: Operator, tensors: list[Any]) -> Any:
-    return torch_apply(op, *(t.double() for t in tensors))
+        tensors = random_data(op, self.options.seed)
+        expected = [torch_apply(op, *(t.double() for t in tensors))]
+        # PyTorch has convolutions of floating-point numbers alone.
+        timed_on = tensors if op.floating else [t.float() for t in tensors]
+        build = partial(self.adapter.build, op)
+        dtypes = [getattr(torch, op.dtypes[2])]
+        sides = self._attempt((build, build), tensors, expected, dtypes=dtypes)
+        ms = timed_torch(lambda: torch_apply(op, *timed_on), self.protocol)
+        return Row(op.name, op.configuration(), count, self._tolerance(op), *sides, ms)
 
+    def gradients(self, op: Operator) -> Row:
+        """Return the row of the gradients of an operator alone."""
+        adapter, tensors = self.adapter, with_cotangent(op, self.options.seed)
+        expected = gradients_by_torch(op, [t.double() for t in tensors])
+        make = partial(adapter.differentiated, op)
+        taken: dict[str, Any] = dict(function=adapter.adjoint, take=adapter.gradients)
+        sides = self._attempt((make, make), tensors, expected, **taken)
+        ms = timed_torch(lambda: gradients_by_torch(op, tensors), self.protocol)
+        return Row(op.name, op.configuration(), 1, self._tolerance(op), *sides, ms)
 
-def _whole_row(
-    model: Model,
-    reference: Callable[[], list[Any]],
-    expected: Expected,
-    protocol: Protocol,
-    options: Options,
-) -> Row:
-    """Return the row of the model as each side imports it."""
-    tensors = list(model.inputs.values())
-    makes = partial(imported_again, model.convert), lambda: model.mod
-    stock, ours = attempt(makes, tensors, expected.exact, protocol, dtypes=expected.dtypes)
-    if model.framework == "torch":
-        ms = timed_torch(reference, protocol)
-    else:
-        ms = timed(reference, protocol)[1]
-    tolerance = _model_tolerance(expected.returned, model.steps) * options.tolerance
-    return Row("whole model", model.name, 1, tolerance, stock, ours, ms)
+    def whole(self, model: Model, expected: Expected) -> Row:
+        """Return the row of the model as each side imports it."""
+        tensors, reference = list(model.inputs.values()), expected.reference
+        makes = partial(imported_again, model.convert), lambda: model.mod
+        sides = self._attempt(makes, tensors, expected.exact, dtypes=expected.dtypes)
+        if model.framework == "torch":
+            ms = timed_torch(reference, self.protocol)
+        else:
+            ms = timed(reference, self.protocol)[1]
+        tolerance = _model_tolerance(expected.returned, model.steps) * self.options.tolerance
+        return Row("whole model", model.name, 1, tolerance, *sides, ms)
 
+    def by_pipeline(self, model: Model, expected: Expected, whole: Row) -> Row:
+        """Return the row of the model compiled by the adapter's own pipeline."""
+        ours = side(
+            self.adapter.compile_whole,
+            nullcontext(),
+            lambda: model.mod,
+            list(model.inputs.values()),
+            expected.exact,
+            self.protocol,
+            dtypes=expected.dtypes,
+        )
+        return replace(whole, what=f"whole model, {self.adapter.pipeline}", ours=ours)
 
-def _pipeline_row(model: Model, expected: Expected, whole: Row, protocol: Protocol) -> Row:
-    """Return the row of the model compiled by the adapter's own pipeline."""
-    adapter = protocol.adapter
-    ours = side(
-        adapter.compile_whole,
-        nullcontext(),
-        lambda: model.mod,
-        list(model.inputs.values()),
-        expected.exact,
-        protocol,
-        dtypes=expected.dtypes,
-    )
-    return replace(whole, what=f"whole model, {adapter.pipeline}", ours=ours)
+    def whole_gradients(self, model: Model, expected: Expected, prepared: Any) -> Row:
+        """Return the row of the gradients of the whole model."""
+        sides = self.adapter.check_model(model, prepared, self.protocol, self.options.seed)
+        tolerance = _model_tolerance(expected.returned) * GRADIENT_TOLERANCE
+        return Row("whole model", model.name, 1, tolerance * self.options.tolerance, *sides)
 
+    def _attempt(
+        self, makes: Any, tensors: Any, expected: Any, **options: Any
+    ) -> tuple[Side, Side]:
+        return self.adapter.attempt(makes, tensors, expected, self.protocol, **options)
 
-def _gradient_row(op: Operator, protocol: Protocol, options: Options) -> Row:
-    of_stock, of_ours, ms = protocol.adapter.check_operator(op, protocol, options.seed)
-    tolerance = _tolerance(TOLERANCE, op.dtypes[2]) * options.tolerance
-    return Row(op.name, op.configuration(), 1, tolerance, of_stock, of_ours, ms)
-
-
-def _whole_gradient_row(
-    model: Model, outputs: list[Any], mod: Any, protocol: Protocol, options: Options
-) -> Row:
-    of_stock, of_ours, ms = protocol.adapter.check_model(model, mod, protocol, options.seed)
-    tolerance = _model_tolerance(outputs) * GRADIENT_TOLERANCE * options.tolerance
-    return Row("whole model", model.name, 1, tolerance, of_stock, of_ours, ms)
+    def _tolerance(self, op: Operator) -> float:
+        return _tolerance(TOLERANCE, op.dtypes[2]) * self.options.tolerance
 
 
 def _tolerance(table: Mapping[str, float], dtype: str) -> float:

@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from topi_ext import compat
 from topi_ext.cpu.isa import amx
 from topi_ext.processors import started, usable
+from topi_ext.target import host_target
 
 from .adapter import Adapter
 
@@ -23,7 +24,7 @@ PACKAGES = (
 
 def findings(adapter: Adapter) -> list[tuple[str, str, str]]:
     """Return name, value and, if necessary, advice for each property of the installation."""
-    target = adapter.host_target(usable())
+    target = host_target(usable())
     features, _ = compat.llvm_features(target) or (frozenset[str](), 0)
     threads, cores = started(), usable()
     other = f"set TVM_NUM_THREADS={cores} before the first run" if threads != cores else ""

@@ -59,7 +59,7 @@ def chosen_kernels(path: Path, adapter: Adapter, options: Options) -> Kernels:
     CliError
         One line, where the model cannot be read or lowered.
     """
-    target = parse_target(options.target, options.threads, adapter.host_target)
+    target = parse_target(options.target, options.threads)
     model = load(path, adapter.loaders, options.choices)
     try:
         ours, others = adapter.kernels(model.mod, target)

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The start and the end of ``python -m PACKAGE``; it starts before TVM is imported.
-
-Python imports a package before it runs its ``__main__``, and importing ours imports TVM, which
-takes seconds. So the package first checks whether it is being run, and calls `ahead`.
-"""
+"""The start and the end of a process that runs the command line."""
 
 from __future__ import annotations
 
@@ -13,12 +9,10 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from topi_ext import interrupts
 
-if TYPE_CHECKING:
-    from .args import Usage
+from .errors import CliError, tell
 
 CLOSED_PIPE = 128 + 13
 """Exit status if the reader of the output has ended, as after SIGPIPE."""
@@ -27,31 +21,11 @@ NOT_WRITTEN = 3
 """Exit status if the output cannot be written, as to a full disk."""
 
 
-def ahead(package: str, usage: Callable[[], Usage]) -> None:
-    """Prepare a process that runs ``python -m PACKAGE``: handle Ctrl-C, and report errors that need
-    no TVM.
-    """
-    _prepare(package)
-    # Warnings are shown, not raised: those of TVM and torch are not the user's to mend, and raised
-    # in an import or a compile they would end it.
-    if any(action == "error" for action, *_ in warnings.filters):
-        warnings.simplefilter("default")
-    words = sys.argv[1:]
-    if words == ["doctor"] or words[:1] == ["cache"]:
-        return
-    from .args import read  # not before Ctrl-C is answered
-    from .errors import CliError, tell
-
-    with _telling_output_errors(package):
-        try:
-            read(usage(), words[1:] if words[:1] == ["doctor"] else words)
-        except CliError as error:
-            tell(package, error)
-            sys.exit(2)
-
-
 def run(package: str, main: Callable[[], int]) -> None:
-    """End this process with the status that ``main`` returns."""
+    """Run ``main`` in this process, and end it with the status that is returned.
+
+    Ctrl-C and an output that cannot be written end it in one line.
+    """
     _prepare(package)
     with _telling_output_errors(package):
         status = main()
@@ -84,9 +58,11 @@ def _output_errors() -> Iterator[None]:
 
 
 def _prepare(package: str) -> None:
-    """Prepare the output and Ctrl-C, once in a process."""
-    if isinstance(sys.stdout, _Output):
-        return
+    """Prepare warnings, the output and Ctrl-C."""
+    # Warnings are shown, not raised: those of TVM and torch are not the user's to mend, and raised
+    # in an import or a compile they would end it.
+    if any(action == "error" for action, *_ in warnings.filters):
+        warnings.simplefilter("default")
     # Files and sockets must not get the numbers of the streams, which C++ writes to.
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
@@ -123,8 +99,6 @@ def _end(package: str, error: BaseException | None) -> None:
     interrupts.ignore_interrupts()
     if isinstance(error, BrokenPipeError):  # the reader, such as head, has ended
         sys.exit(CLOSED_PIPE)
-    from .errors import CliError, tell
-
     reason = getattr(error, "strerror", None) or error
     tell(package, CliError(f"standard output cannot be written: {reason}"))
     sys.exit(NOT_WRITTEN)

@@ -5,17 +5,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from topi_ext.notices import one_line
 from topi_ext.tuning.rpc import BoardError
 
 from .errors import CliError, NotImportedError
-
-if TYPE_CHECKING:
-    from .adapter import Adapter
 
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
 MODEL_TOLERANCE = {"float64": 1e-10, "float32": 1e-4, "float16": 2e-2, "bfloat16": 8e-2}
@@ -27,8 +24,6 @@ class Protocol:
 
     Attributes
     ----------
-    adapter : Adapter
-        The adapter that compiles.
     target : tvm.target.Target
     repeat : int
         Timed runs wanted, after one untimed run.
@@ -36,7 +31,6 @@ class Protocol:
         Seconds of timed runs after which no further one starts.
     """
 
-    adapter: Adapter
     target: Any
     repeat: int = 10
     budget: float = 2.0
@@ -103,28 +97,6 @@ def timed_torch(run: Callable[[], Any], protocol: Protocol) -> float:
         finally:
             torch.set_num_threads(threads)
     return best
-
-
-def attempt(
-    makes: tuple[Callable[[], Any], Callable[[], Any]],
-    tensors: list[Any],
-    expected: list[Any],
-    protocol: Protocol,
-    **options: Any,
-) -> list[Side]:
-    """Compile and run the modules of ``makes`` by stock TVM and by ours; see :func:`side`.
-
-    Returns
-    -------
-    list of Side
-        Stock's and ours.
-    """
-    adapter = protocol.adapter
-    implementations: tuple[AbstractContextManager[Any], ...] = (adapter.stock(), nullcontext())
-    return [
-        side(adapter.compile, implementation, make, tensors, expected, protocol, **options)
-        for implementation, make in zip(implementations, makes)
-    ]
 
 
 def side(

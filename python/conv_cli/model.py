@@ -13,10 +13,36 @@ from typing import Any
 
 from topi_ext.notices import one_line, printable
 
-from .adapter import Choices
 from .errors import CliError, NotImportedError, need, no_output, quiet
 from .files import check_model
 from .operators import random_tensor
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The user's choices about the inputs of a model.
+
+    Attributes
+    ----------
+    given : mapping of str to numpy.ndarray
+        Inputs by name; the others are random.
+    dims : mapping of str to int
+        Free sizes of an ``.onnx`` model.
+    shapes : mapping of str to tuple of int
+        Shapes of inputs, for files that do not state them.
+    outputs : tuple of str
+        Names of the outputs of a graph that does not state them.
+    seed : int
+    threads : int or None
+        Threads of the reference.
+    """
+
+    given: Mapping[str, Any] = field(default_factory=dict)
+    dims: Mapping[str, int] = field(default_factory=dict)
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ()
+    seed: int = 0
+    threads: int | None = None
 
 
 @dataclass

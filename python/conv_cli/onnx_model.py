@@ -9,9 +9,8 @@ from typing import Any
 
 from topi_ext.notices import one_line
 
-from .adapter import Choices
 from .errors import CliError, need
-from .model import Model, check_names, chosen_shape, random_or_given, shown_shape
+from .model import Choices, Model, check_names, chosen_shape, random_or_given, shown_shape
 
 Convert = Callable[[Any, Mapping[str, tuple[int, ...]]], Any]
 

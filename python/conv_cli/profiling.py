@@ -14,7 +14,7 @@ from typing import Any
 
 from topi_ext.notices import one_line
 
-from .adapter import Adapter
+from .adapter import Adapter, Ran
 from .check import Options, Progress, target_text
 from .errors import CliError
 from .measure import Protocol, timed_torch
@@ -23,24 +23,6 @@ from .targets import parse_target
 
 WEAK = 0.05
 """Share of the time from which on an operator that is not ours is worth a word."""
-
-
-@dataclass(frozen=True)
-class Ran:
-    """One call of a compiled function.
-
-    Attributes
-    ----------
-    symbol : str
-        Its name in the compiled module.
-    shapes : tuple of tuple of int
-        Shapes of its tensors, in order: operands, then results.
-    ns : int
-    """
-
-    symbol: str
-    shapes: tuple[tuple[int, ...], ...]
-    ns: int
 
 
 @dataclass(frozen=True)
@@ -142,15 +124,15 @@ def profile(
         For an error that the user can correct, or if the model does not compile.
     """
     progress = progress or Progress()
-    target = parse_target(options.target, options.threads, adapter.host_target)
-    protocol = Protocol(adapter, target, options.repeat, options.budget)
+    target = parse_target(options.target, options.threads)
+    protocol = Protocol(target, options.repeat, options.budget)
     model = load(path, adapter.loaders, options.choices)
     found = Profile(
         adapter.package, model.name, model.framework, target_text(target), options.threads
     )
     progress.start(2)
     progress.step(f"whole model, {adapter.pipeline}")
-    runs, ours = _runs(model, protocol)
+    runs, ours = _runs(model, adapter, protocol)
     found.entries = entries_of(runs, ours)
     found.ms = sum(entry.ms for entry in found.entries)
     if model.framework == "torch" and model.reference:
@@ -159,9 +141,10 @@ def profile(
     return found
 
 
-def _runs(model: Model, protocol: Protocol) -> tuple[list[list[Ran]], Mapping[str, str]]:
+def _runs(
+    model: Model, adapter: Adapter, protocol: Protocol
+) -> tuple[list[list[Ran]], Mapping[str, str]]:
     """Return the calls of each run, and the kernels of functions that are ours."""
-    adapter = protocol.adapter
     try:
         compiled = adapter.compile_observed(model.mod, protocol.target, "main")
         with closing(compiled):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Callable
 from typing import Any
 
 from topi_ext.notices import one_line
@@ -13,9 +12,7 @@ from topi_ext.notices import one_line
 from .errors import CliError, no_output
 
 
-def parse_target(
-    text: str | None, threads: int, host_target: Callable[[int], Any], here: bool = True
-) -> Any:
+def parse_target(text: str | None, threads: int, here: bool = True) -> Any:
     """Return the target of ``--target``: a kind, a JSON dict, or this machine.
 
     Unless it is to run ``here``, it may be another machine's.
@@ -29,6 +26,8 @@ def parse_target(
     import tvm
 
     if text is None:
+        from topi_ext.target import host_target
+
         return host_target(threads)
     try:
         spec = json.loads(text) if text.lstrip().startswith("{") else {"kind": text}

@@ -14,9 +14,8 @@ from typing import Any
 
 from topi_ext.notices import one_line
 
-from .adapter import Choices
 from .errors import CliError, need, no_output
-from .model import Model, check_names, random_or_given, shape_of_input
+from .model import Choices, Model, check_names, random_or_given, shape_of_input
 
 Convert = Callable[[Any, Mapping[str, Any]], Any]
 

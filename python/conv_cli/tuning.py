@@ -44,7 +44,7 @@ def tune(
     CliError
         For an error that the user can correct.
     """
-    target = parse_target(options.target, options.threads, adapter.host_target)
+    target = parse_target(options.target, options.threads)
     model = load(path, adapter.loaders, options.choices)
     try:
         return adapter.tune(model.mod, target, database, say, options.board)

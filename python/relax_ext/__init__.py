@@ -10,13 +10,6 @@ Importing this package registers it; nothing else changes::
         ...                       # stock TVM again, for comparing
 """
 
-from importlib import import_module as _import
-
-from topi_ext.interrupts import is_run as _is_run
-
-if _is_run("relax_ext"):  # the command line begins before TVM is imported
-    _import("conv_cli.launch").ahead("relax_ext", lambda: _import("relax_ext.usage").USAGE)
-
 from topi_ext.compat import relax as _require_relax
 
 _require_relax()

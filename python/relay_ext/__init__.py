@@ -11,13 +11,6 @@ Importing this package registers it; nothing else changes::
         ...                       # stock Relay again, for comparing
 """
 
-from importlib import import_module as _import
-
-from topi_ext.interrupts import is_run as _is_run
-
-if _is_run("relay_ext"):  # the command line begins before TVM is imported
-    _import("conv_cli.launch").ahead("relay_ext", lambda: _import("relay_ext.usage").USAGE)
-
 from . import locate_tvm
 
 locate_tvm.find_tvm()

@@ -6,19 +6,10 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
-
-
-def is_run(package: str) -> bool:
-    """Return whether Python was started with ``-m PACKAGE`` and is still looking for it."""
-    if getattr(sys, "argv", [])[:1] != ["-m"]:
-        return False
-    before = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1]
-    return bool(before) and before[-1] in (package, f"-m{package}")
 
 
 def answer_interrupts(package: str, last: Callable[[], None] = lambda: None) -> None:

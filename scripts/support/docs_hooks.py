@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import re
-import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -38,13 +37,14 @@ def help_of(package: str) -> str:
     os.environ["COLUMNS"] = "90"
     try:
         from conv_cli.args import parser
+        from conv_cli.usage import RELAX, RELAY
 
         if package == EMIT:
             from topi_ext.deploy.command import parser as emit_parser
 
             return emit_parser().format_help()
-        usage = runpy.run_path(str(PYTHON / package / "usage.py"))["USAGE"]
-        return parser(usage).format_help()
+        usage = next(one for one in (RELAX, RELAY) if one.package == package)
+        return parser(usage, f"python -m {package}").format_help()
     finally:
         sys.path.remove(str(PYTHON))
         if columns is None:

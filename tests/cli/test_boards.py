@@ -375,10 +375,10 @@ def test_another_tvm() -> None:
 def test_options_that_do_not_go_together(arguments: list[str], said: str) -> None:
     from conv_cli import args
     from conv_cli.errors import CliError
-    from relax_ext.usage import USAGE
+    from conv_cli.usage import RELAX
 
     with pytest.raises(CliError) as refused:
-        args.read(USAGE, ["layer.pt2", *arguments])
+        args.read(RELAX, ["layer.pt2", *arguments], "tvm-conv")
     assert said in str(refused.value)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m relax_ext``: what it says of good models, wrong kernels and bad input."""
+"""The command line in Relax: what it says of good models, wrong kernels and bad input."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import signal
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,12 +25,15 @@ import pytest
 import torch
 from torch import nn
 
+import relax_ext
 from conv_cli import files
+from conv_cli.__main__ import served
 from conv_cli.measure import max_error, norm_error
 from helpers import command_line
 from helpers.command_line import QUICK, Decoder, one_conv_transpose, save
 from relax_ext.cli import main
 from relax_ext.cli.adapter import RelaxCompiled
+from relax_ext.gradients import GRADIENTS
 from topi_ext import compat
 
 pytest.importorskip("rich")
@@ -91,6 +96,48 @@ def test_gradients_at_zero(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     np.save(given, x)
     status, out, _ = run(capsys, path, "--grad", "--input", f"input={given}")
     assert status == 0 and "all 5 correct" in out
+
+
+class Normalized(nn.Module):
+    """Batch norm, relus and a squeeze, behind each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(2, 3, (4, 3)), nn.BatchNorm2d(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = nn.functional.leaky_relu(self.norm(self.conv(x)), 0.2)
+        return torch.relu(y.squeeze(2))
+
+
+@pytest.mark.parametrize("name", [None, "nn.relu", "nn.leakyrelu", "nn.batch_norm"])
+def test_gradients_are_by_our_rules(
+    name: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A rule that gives twice the gradient is found, whichever it is."""
+    path = save(tmp_path / "norm.pt2", Normalized(), torch.randn(2, 2, 4, 8))
+    with doubled_gradient(f"relax.{name}") if name else nullcontext():
+        status, out, _ = run(capsys, path, "--grad")
+    assert status == bool(name) and ("1 of 5 incorrect" if name else "all 5 correct") in out
+
+
+@contextmanager
+def doubled_gradient(name: str) -> Iterator[None]:
+    """Double the gradient of an operator's data, in our rule of it."""
+    from tvm import relax
+
+    rule = GRADIENTS[name]
+
+    def twice(*arguments: Any) -> list[Any]:
+        data, *others = rule(*arguments)
+        return [relax.op.add(data, data), *others]
+
+    with pytest.MonkeyPatch.context() as patch:
+        with relax_ext.stock():
+            patch.setitem(GRADIENTS, name, twice)
+        yield
+    with relax_ext.stock():
+        pass  # behind it the rule itself is registered
 
 
 @pytest.mark.parametrize(
@@ -541,11 +588,19 @@ def test_missing_package(
     assert "printing the table needs rich: pip install rich" in refusal(capsys, pt2)
 
 
-def call(*arguments: str, options: tuple[str, ...] = (), tvm: Path | None = None) -> Any:
-    """A run of ``python -m relax_ext``, with the package in that folder for TVM."""
+TVM_CONV = "conv_cli"  # `tvm-conv`, as a module
+
+
+def call(
+    *arguments: str,
+    module: str = TVM_CONV,
+    options: tuple[str, ...] = (),
+    tvm: Path | None = None,
+) -> Any:
+    """A run of ``tvm-conv``, or of another module, with the package in that folder for TVM."""
     path = os.pathsep.join(filter(None, (tvm and str(tvm), os.environ.get("PYTHONPATH"))))
     return subprocess.Popen(
-        [sys.executable, *options, "-m", "relax_ext", *arguments],
+        [sys.executable, *options, "-m", module, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -562,12 +617,13 @@ def stand_in(folder: Path, text: str) -> Path:
     return folder
 
 
-def test_as_a_module_before_tvm(tmp_path: Path) -> None:
+def test_before_tvm(tmp_path: Path) -> None:
     """Help and refusals come without TVM, whose import takes seconds."""
     tvm = stand_in(tmp_path, "raise SystemExit(77)")
     helped = call("--help", tvm=tvm)
     shown = helped.communicate()[0]
-    assert helped.returncode == 0 and "examples:" in shown and "exit status:" in shown
+    assert helped.returncode == 0 and "\n  tvm-conv decoder.pt2 --grad   " in shown
+    assert "relax_ext" in shown and "exit status:" in shown
     named = call("--version", tvm=tvm)
     assert re.fullmatch(r"tvm-conv-ext \d+\.\d+\.\d+\n", named.communicate()[0])
     assert named.returncode == 0
@@ -577,6 +633,44 @@ def test_as_a_module_before_tvm(tmp_path: Path) -> None:
     examined = call("doctor", tvm=tvm)
     examined.communicate()
     assert examined.returncode == 77
+
+
+def test_as_a_module() -> None:
+    """Beside the console script, by the name of the adapter."""
+    helped = call("--help", module="relax_ext")
+    shown = helped.communicate()[0]
+    assert helped.returncode == 0 and "\n  python -m relax_ext decoder.pt2 --grad   " in shown
+    missing = call("nothing.pt2", module="relax_ext")
+    assert missing.communicate() == ("", "relax_ext: nothing.pt2: no such file\n")
+    assert missing.returncode == 2
+    examined = call("doctor", module="relax_ext", options=("-W", "error::UserWarning"))
+    assert "relax.nn.conv2d: ours" in examined.communicate()[0] and examined.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("folders", "package"),
+    [(["tvm"], "relax_ext"), (["tvm/relay", "bitblas"], "relay_ext"), (["bitblas"], "relay_ext")],
+)
+def test_the_installed_tvm_chooses_the_adapter(
+    folders: list[str], package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in folders:
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "__init__.py").touch()
+        (tmp_path / folder).with_name("__init__.py").touch()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert served().package == package
+
+
+def test_no_tvm_that_is_served(tmp_path: Path) -> None:
+    """One line, with the releases that are."""
+    process = call("doctor", tvm=stand_in(tmp_path, "raise ImportError('none')"))
+    assert process.communicate() == (
+        "",
+        "relax_ext: needs TVM (pip install apache-tvm): none; "
+        "relax_ext serves TVM 0.25 to 0.27, relay_ext TVM 0.17\n",
+    )
+    assert process.returncode == 2
 
 
 def test_warnings_made_errors_end_nothing(tmp_path: Path) -> None:
@@ -604,7 +698,7 @@ run("relax_ext", main)
 """
 
 
-@pytest.mark.parametrize("command", [["-m", "relax_ext", "--help"], ["-c", TABLE]])
+@pytest.mark.parametrize("command", [["-m", TVM_CONV, "--help"], ["-c", TABLE]])
 @pytest.mark.parametrize(
     ("streams", "status", "said"),
     [
@@ -649,9 +743,10 @@ def test_output_without_its_characters() -> None:
     assert done.stdout == b"2 ? ? ?\n" * 10000
 
 
+@pytest.mark.parametrize("module", [TVM_CONV, "relax_ext"])
 @pytest.mark.parametrize("streams", [">&-", "2>&-", ">/dev/full", "2>/dev/full"])
-def test_a_refusal_that_cannot_be_printed(streams: str) -> None:
-    line = f"{shlex.quote(sys.executable)} -m relax_ext nothing.pt2 {streams}"
+def test_a_refusal_that_cannot_be_printed(streams: str, module: str) -> None:
+    line = f"{shlex.quote(sys.executable)} -m {module} nothing.pt2 {streams}"
     assert subprocess.run(["bash", "-c", line]).returncode == (3 if streams == ">&-" else 2)
 
 
@@ -667,8 +762,9 @@ def test_interrupted(waits: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_interrupted_while_it_measures(small: Path) -> None:
-    process = call(str(small), "--budget", "60", "--repeat", "1000000")
+@pytest.mark.parametrize("module", [TVM_CONV, "relax_ext"])
+def test_interrupted_while_it_measures(small: Path, module: str) -> None:
+    process = call(str(small), "--budget", "60", "--repeat", "1000000", module=module)
     with pytest.raises(subprocess.TimeoutExpired):
         process.communicate(timeout=10)
     process.send_signal(signal.SIGINT)

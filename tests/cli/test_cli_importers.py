@@ -108,7 +108,7 @@ def test_dtypes_of_results(got: str, wanted: str, note: str) -> None:
         lambda: None,
         [],
         [torch.ones(2).double()],
-        Protocol(RelaxAdapter(), None, repeat=1),
+        Protocol(None, repeat=1),
         dtypes=[getattr(torch, wanted)],
     )
     assert found.note == note and found.error == (None if note else 0.0)

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from conv_cli.profiling import MEMORY, Entry, Profile, Ran, entries_of
+from conv_cli.adapter import Ran
+from conv_cli.profiling import MEMORY, Entry, Profile, entries_of
 from helpers.command_line import save
 from relax_ext.cli import main
 

@@ -8,23 +8,16 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 
-from conv_cli import check as _check
-from conv_cli import main as _main
-from conv_cli.check import Options, Progress, Report, set_threads
+from conv_cli.check import Options, set_threads
+from conv_cli.check import check as _check
 from conv_cli.errors import CliError
-from conv_cli.model import Model
+from conv_cli.main import main as _main
 
-from .adapter import RelaxAdapter
+from .adapter import ADAPTER
 
 __all__ = ["CliError", "Options", "check", "main", "set_threads"]
 
-main = partial(_main.main, RelaxAdapter())
-
-
-def check(
-    model: Path | Model, options: Options | None = None, progress: Progress | None = None
-) -> Report:
-    """:func:`conv_cli.check.check` in Relax: compile, run and compare one model."""
-    return _check.check(model, RelaxAdapter(), options, progress)
+main = partial(_main, ADAPTER.usage)
+check = partial(_check, ADAPTER)
+"""Compile, run and compare one model: see :func:`conv_cli.check.check`."""

@@ -5,23 +5,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from conv_cli import onnx_model, tflite_model
-from conv_cli.adapter import Adapter, Compiled, Observed
+from conv_cli.adapter import Adapter, Compiled, Observed, Ran
 from conv_cli.check import Progress as CommandProgress
 from conv_cli.measure import Protocol, Side, device, timed
 from conv_cli.model import Model
 from conv_cli.operators import Operator
-from conv_cli.profiling import Ran
+from conv_cli.usage import RELAX
 from topi_ext.kernel.info import KernelInfo
 from topi_ext.tuning.rpc import Board
 
-from ..tune import Progress
-from ..usage import USAGE
+from .. import registry
+from ..pipeline import pipeline
+from ..tune import Progress, tune
 from . import gradcheck, operators, torch_model
 from .instrument import KernelNames, calls_of
 from .remote import RemoteCompiled
@@ -128,7 +128,9 @@ class Shown(Progress):
 class RelaxAdapter(Adapter):
     """Relax, through plain ``tvm.compile``."""
 
-    usage = USAGE
+    usage = RELAX
+    registry = registry
+    adjoint = gradcheck.ADJOINT
     tvm_packages = ("apache-tvm", "apache-tvm-ffi")
     pipeline = "relax_ext.pipeline"
     loaders = {  # noqa: RUF012 (never changed)
@@ -144,29 +146,11 @@ class RelaxAdapter(Adapter):
         """Return an adapter like this one whose functions run on a board."""
         return RelaxAdapter(board)
 
-    def host_target(self, threads: int) -> Any:
-        """Return the target of this machine."""
-        import relax_ext
-
-        return relax_ext.host_target(num_cores=threads)
-
     def why_nothing_is_kept(self, target: Any) -> str | None:
         """Return why code for a target is neither kept nor found, or None where it is."""
         from topi_ext.code_cache.build import why_nothing_is_kept
 
         return why_nothing_is_kept(target)
-
-    def registered(self) -> dict[str, bool]:
-        """TVM's operators, and whether their rules are ours now."""
-        from ..registry import registered
-
-        return registered()
-
-    def stock(self) -> AbstractContextManager[Any]:
-        """Stock TVM inside the block."""
-        import relax_ext
-
-        return relax_ext.stock()
 
     def compile(self, module: Any, target: Any, function: str) -> Compiled:
         """Compile a module as its user would."""
@@ -174,10 +158,7 @@ class RelaxAdapter(Adapter):
 
     def compile_whole(self, module: Any, target: Any, function: str) -> Compiled:
         """Compile with constant weights packed, and what follows a convolution fused."""
-        import relax_ext
-
-        pipeline = relax_ext.pipeline(target)
-        return self._compiled(module, target, function, relax_pipeline=pipeline)
+        return self._compiled(module, target, function, relax_pipeline=pipeline(target))
 
     def compile_observed(self, module: Any, target: Any, function: str) -> Observed:
         """Compile a module for profiling."""
@@ -199,11 +180,10 @@ class RelaxAdapter(Adapter):
         board: Board | None = None,
     ) -> list[Any]:
         """Measure plans of a model's convolutions, and keep the fastest in a file."""
-        import relax_ext
-        from conv_cli.report import Bar
+        from conv_cli.report import Bar  # needs rich
 
         with Bar() as bar:
-            return relax_ext.tune(module, target, database, say=Shown(say, bar), board=board)
+            return tune(module, target, database, say=Shown(say, bar), board=board)
 
     def _compiled(self, module: Any, target: Any, function: str, **options: Any) -> Compiled:
         if self.board:
@@ -218,11 +198,13 @@ class RelaxAdapter(Adapter):
         """Return a module whose ``main(x, w)`` is this operator alone."""
         return operators.build(op)
 
-    def check_operator(
-        self, op: Operator, protocol: Protocol, seed: int
-    ) -> tuple[Side, Side, float]:
-        """Compute both gradients of a single operator: stock, ours, and PyTorch's milliseconds."""
-        return gradcheck.check_operator(op, protocol, seed)
+    def differentiated(self, op: Operator) -> Any:
+        """See :class:`~conv_cli.adapter.Adapter`."""
+        return gradcheck.differentiated(op)
+
+    def gradients(self, result: Any) -> Any:
+        """See :class:`~conv_cli.adapter.Adapter`."""
+        return result[1]
 
     def prepare(self, model: Model) -> Any:
         """Return the module that :meth:`check_model` differentiates."""
@@ -232,4 +214,7 @@ class RelaxAdapter(Adapter):
         self, model: Model, prepared: Any, protocol: Protocol, seed: int
     ) -> tuple[Side, Side, float]:
         """Return the gradients of a whole model: stock, ours, PyTorch's milliseconds."""
-        return gradcheck.check_model(model, prepared, protocol, seed)
+        return gradcheck.check_model(self, model, prepared, protocol, seed)
+
+
+ADAPTER = RelaxAdapter()

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from conv_cli.adapter import Adapter
 from conv_cli.errors import CliError
-from conv_cli.measure import Protocol, Side, attempt, norm_error, timed_torch
+from conv_cli.measure import Protocol, Side, norm_error, timed_torch
 from conv_cli.model import Model, imported_again
-from conv_cli.operators import Operator, gradients_by_torch, random_tensor, with_cotangent
+from conv_cli.operators import Operator, random_tensor
 from topi_ext import compat
 
 from ..ir import dtype_of
@@ -69,37 +70,6 @@ def differentiate(mod: Any, cotangents: Sequence[Any], wanted: Sequence[str]) ->
     return relax.transform.Gradient("main_loss", params)(mod)
 
 
-def differentiable(mod: Any) -> Any:
-    """Return the module of static shapes in operators that have gradients.
-
-    Norms, leaky relu and squeeze have none in TVM. Relu has one, but at 0 it is 1 where PyTorch's
-    is 0, and zeros are common in padded images.
-    """
-    from tvm import relax
-    from tvm.relax.dpl import is_op, rewrite_call, wildcard
-
-    mod = relax.transform.DecomposeOpsForInference("main")(mod)  # batch norm
-    mod = relax.transform.DecomposeOpsForTraining("main")(mod)  # layer norm
-    x = wildcard()
-
-    def relu(_: Any, matched: Any) -> Any:
-        zero = relax.const(0, dtype_of(matched[x]))
-        return relax.op.where(relax.op.greater(matched[x], zero), matched[x], zero)
-
-    def leaky_relu(call: Any, matched: Any) -> Any:
-        zero, alpha = (relax.const(v, dtype_of(matched[x])) for v in (0, float(call.attrs.alpha)))
-        small = relax.op.multiply(alpha, matched[x])
-        return relax.op.where(relax.op.greater(matched[x], zero), matched[x], small)
-
-    def squeeze(call: Any, matched: Any) -> Any:
-        return relax.op.reshape(matched[x], compat.type_of(call).shape)
-
-    rules = {"nn.relu": relu, "nn.leakyrelu": leaky_relu, "squeeze": squeeze}
-    for name, rewrite in rules.items():
-        mod["main"] = rewrite_call(is_op("relax." + name)(x), rewrite, mod["main"])
-    return relax.transform.DeadCodeElimination(["main"])(mod)
-
-
 def without_gradient(mod: Any) -> list[str]:
     """Return the names of the operators of ``main`` that have no gradient now."""
     import tvm
@@ -134,19 +104,10 @@ def _computes_in(mod: Any, dtype: str) -> bool:
     return dtype in found
 
 
-def check_operator(op: Operator, protocol: Protocol, seed: int = 0) -> tuple[Side, Side, float]:
-    """Compute both gradients of a single operator: stock, ours, and PyTorch's milliseconds."""
-    tensors = with_cotangent(op, seed)
-
-    def make() -> Any:
-        mod = build(op)
-        return differentiate(mod, [compat.type_of(mod["main"].body)], ["x", "w"])
-
-    expected = gradients_by_torch(op, [t.double() for t in tensors])
-    of_stock, of_ours = attempt(
-        (make, make), tensors, expected, protocol, function=ADJOINT, take=_gradients
-    )
-    return of_stock, of_ours, timed_torch(lambda: gradients_by_torch(op, tensors), protocol)
+def differentiated(op: Operator) -> Any:
+    """Return the module of :func:`differentiate` for a single operator."""
+    mod = build(op)
+    return differentiate(mod, [compat.type_of(mod["main"].body)], ["x", "w"])
 
 
 def prepare(model: Model) -> Any:
@@ -174,11 +135,11 @@ def prepare(model: Model) -> Any:
 
 
 def _imported(model: Model) -> Any:
-    return differentiable(bind_sizes(to_relax(model.exported, keep_params=True), model.inputs))
+    return bind_sizes(to_relax(model.exported, keep_params=True), model.inputs)
 
 
 def check_model(
-    model: Model, mod: Any, protocol: Protocol, seed: int = 0
+    adapter: Adapter, model: Model, mod: Any, protocol: Protocol, seed: int = 0
 ) -> tuple[Side, Side, float]:
     """Return the gradients by all floating inputs and parameters of a model: stock, ours, PyTorch's
     ms.
@@ -228,13 +189,13 @@ def check_model(
     def ours() -> Any:
         return differentiate(mod, types, wanted)
 
-    of_stock, of_ours = attempt(
+    of_stock, of_ours = adapter.attempt(
         (theirs, ours),
         tensors,
         expected,
         protocol,
         function=ADJOINT,
-        take=_gradients,
+        take=adapter.gradients,
         compare=norm_error,
         dtypes=[values[n].dtype for n in wanted],
     )
@@ -242,10 +203,6 @@ def check_model(
 
 
 ADJOINT = "main_loss_adjoint"
-
-
-def _gradients(result: Any) -> Any:
-    return result[1]
 
 
 def _leaf_types(ty: Any) -> list[Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import tvm
 
-from conv_cli.profiling import Ran
+from conv_cli.adapter import Ran
 from topi_ext.compat import tir
 from topi_ext.kernel.info import KernelInfo, info_of
 

@@ -12,9 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from conv_cli.adapter import Choices
 from conv_cli.errors import CliError, quiet
-from conv_cli.model import Model, check_names, chosen_shape, given_input, random_input
+from conv_cli.model import Choices, Model, check_names, chosen_shape, given_input, random_input
 from topi_ext.notices import one_line
 
 

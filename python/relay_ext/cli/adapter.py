@@ -6,19 +6,19 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 from conv_cli import onnx_model, tflite_model
 from conv_cli.adapter import Adapter, Compiled
 from conv_cli.errors import quiet
-from conv_cli.measure import Protocol, Side, attempt, device, timed_torch
+from conv_cli.measure import device
 from conv_cli.model import Model
-from conv_cli.operators import Operator, gradients_by_torch, with_cotangent
+from conv_cli.operators import Operator
+from conv_cli.usage import RELAY
 from topi_ext.compat import relay
 
-from ..usage import USAGE
+from .. import registry
 from . import keras_model, operators, script_model, tensorflow_model
 from .bound import bound
 from .diagnostics import in_errors
@@ -79,7 +79,8 @@ class RelayCompiled(Compiled):
 class RelayAdapter(Adapter):
     """Relay, through plain ``relay.build``."""
 
-    usage = USAGE
+    usage = RELAY
+    registry = registry
     tvm_packages = ("bitblas",)
     loaders = {  # noqa: RUF012 (never changed)
         ".pt": script_model.load,
@@ -90,29 +91,11 @@ class RelayAdapter(Adapter):
         ".keras": keras_model.load,
     }
 
-    def host_target(self, threads: int) -> Any:
-        """Return the target of this machine."""
-        import relay_ext
-
-        return relay_ext.host_target(threads)
-
     def why_nothing_is_kept(self, target: Any) -> str | None:
         """Return why code for a target is neither kept nor found, or None where it is."""
         from topi_ext.code_cache.llvm_modules import why_nothing_is_kept
 
         return why_nothing_is_kept(target)
-
-    def registered(self) -> dict[str, bool]:
-        """TVM's operators, and whether their rules are ours now."""
-        from ..registry import registered
-
-        return registered()
-
-    def stock(self) -> AbstractContextManager[Any]:
-        """Stock Relay inside the block."""
-        import relay_ext
-
-        return relay_ext.stock()
 
     def compile(self, module: Any, target: Any, function: str) -> Compiled:
         """Compile a module as its user would."""
@@ -127,18 +110,13 @@ class RelayAdapter(Adapter):
         """Return a module whose ``main(x, w)`` is this operator alone."""
         return operators.build(op)
 
-    def check_operator(
-        self, op: Operator, protocol: Protocol, seed: int
-    ) -> tuple[Side, Side, float]:
-        """Compute both gradients of a single operator: stock, ours, and PyTorch's milliseconds."""
-        tensors = with_cotangent(op, seed)
-        expected = gradients_by_torch(op, [t.double() for t in tensors])
-        differentiate = partial(operators.differentiated, op)
-        stock, ours = attempt(
-            (differentiate, differentiate),
-            tensors,
-            expected,
-            protocol,
-            take=lambda outputs: outputs[1:3],  # after the loss, before the gradient of dy
-        )
-        return stock, ours, timed_torch(lambda: gradients_by_torch(op, tensors), protocol)
+    def differentiated(self, op: Operator) -> Any:
+        """See :class:`~conv_cli.adapter.Adapter`."""
+        return operators.differentiated(op)
+
+    def gradients(self, result: Any) -> Any:
+        """See :class:`~conv_cli.adapter.Adapter`."""
+        return result[1:3]  # after the loss, before the gradient of dy
+
+
+ADAPTER = RelayAdapter()

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from conv_cli.adapter import Choices
 from conv_cli.errors import CliError, need, no_output, quiet
-from conv_cli.model import Model, check_names, random_or_given, shape_of_input
+from conv_cli.model import Choices, Model, check_names, random_or_given, shape_of_input
 from topi_ext.compat import relay
 from topi_ext.notices import one_line
 

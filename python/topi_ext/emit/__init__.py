@@ -7,12 +7,6 @@ text serves static and symbolic sizes.
 
 from __future__ import annotations
 
-from ..interrupts import answer_interrupts as _answer_interrupts
-from ..interrupts import is_run as _is_run
-
-if _is_run("topi_ext.emit"):  # what follows imports TVM, which takes seconds
-    _answer_interrupts("topi_ext.emit")
-
 from .builder import (
     ATTRIBUTES,
     SCRATCH_BYTES,

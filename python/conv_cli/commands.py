@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the commands do, and how their results are shown."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from topi_ext.notices import one_line
+from topi_ext.tuning.rpc import Board
+
+from . import cache_command, doctor
+from .adapter import Adapter
+from .check import Options, check, set_threads
+from .errors import CliError, need
+from .kernels import chosen_kernels
+from .model import Choices
+from .profiling import profile
+from .tuning import taking_plans, told, tune
+
+
+def run(adapter: Adapter, chosen: Namespace) -> int:
+    """Carry out the choices of a command line; return the exit status.
+
+    Raises
+    ------
+    CliError
+        For an error that the user can correct.
+    """
+    return COMMANDS[chosen.command](adapter, chosen)
+
+
+def _compare(adapter: Adapter, chosen: Namespace) -> int:
+    """Compare stock TVM, ours and the framework of a model."""
+    options = _options_of_tables(chosen)
+    from .report import Bar, show
+
+    with taking_plans(chosen.database), Bar() as bar:
+        report = check(adapter, chosen.model, options, bar)
+    show(report)
+    _write_json(chosen.json, report.to_json)
+    return 0 if report.ok else 1
+
+
+def _profile(adapter: Adapter, chosen: Namespace) -> int:
+    """Show where the time goes."""
+    options = _options_of_tables(chosen)
+    from .profile_table import show
+    from .report import Bar
+
+    with taking_plans(chosen.database), Bar() as bar:
+        found = profile(chosen.model, adapter, options, bar)
+    show(found)
+    _write_json(chosen.json, found.to_json)
+    return 0
+
+
+def _kernels(adapter: Adapter, chosen: Namespace) -> int:
+    """Show which kernels compute a model."""
+    with taking_plans(chosen.database):
+        found = chosen_kernels(chosen.model, adapter, _options(chosen))
+    print("\n".join(found.lines()))
+    _write_json(chosen.json, found.to_json)
+    return 0
+
+
+def _tune(adapter: Adapter, chosen: Namespace) -> int:
+    """Measure plans, and say what they gain."""
+    found = tune(chosen.model, adapter, _options_of_tables(chosen), chosen.database, print)
+    where = "plans are in {}" if chosen.database.is_file() else "{} is not written"
+    print(f"{adapter.package}: {told(found)}; {where.format(chosen.database)}")
+    _write_json(chosen.json, lambda: [one._asdict() for one in found])
+    return 0
+
+
+COMMANDS: dict[str, Callable[[Adapter, Namespace], int]] = {
+    "": _compare,
+    "profile": _profile,
+    "kernels": _kernels,
+    "tune": _tune,
+    "doctor": lambda adapter, _: doctor.show(adapter),
+    "cache": lambda adapter, chosen: cache_command.show(adapter, chosen.clear),
+}
+
+
+def _options_of_tables(chosen: Namespace) -> Options:
+    """Return the options of a command that prints a table, or shows its progress."""
+    # torch 2.13 warns about its own use of a pytree class whenever it copies a program.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="copyreg")
+    need("rich", "printing the table")
+    return _options(chosen)
+
+
+def _options(chosen: Namespace) -> Options:
+    """Return the options of the command line."""
+    threads = set_threads(chosen.threads)
+    board = None
+    if chosen.rpc:
+        host, port = chosen.rpc
+        board = Board(host, port, chosen.key, chosen.cc, chosen.rpc_timeout, chosen.board_threads)
+    return Options(
+        choices=Choices(
+            given=chosen.input,
+            dims=chosen.dim,
+            shapes=chosen.shape,
+            outputs=tuple(chosen.output),
+            seed=chosen.seed,
+            threads=threads,
+        ),
+        grad=chosen.grad,
+        target=chosen.target,
+        threads=threads,
+        repeat=chosen.repeat,
+        budget=chosen.budget,
+        seed=chosen.seed,
+        tolerance=chosen.tolerance,
+        board=board,
+    )
+
+
+def _write_json(path: Path | None, data: Callable[[], Any]) -> None:
+    """Write what ``--json`` asks for."""
+    if path is None:
+        return
+    try:
+        path.write_text(json.dumps(data(), indent=2) + "\n")
+    except OSError as error:
+        raise CliError(f"--json {path}: {one_line(error)}") from error
