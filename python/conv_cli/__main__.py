@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from functools import partial
-from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 
 from . import launch
@@ -23,9 +23,9 @@ def served() -> Usage:
 
     TVM is found, not imported: help and refusals need none.
     """
-    tvm = PathFinder.find_spec("tvm")
+    tvm = find_spec("tvm")
     if tvm is None:
-        return RELAY if PathFinder.find_spec("bitblas") else RELAX  # the wheel contains a TVM
+        return RELAY if find_spec("bitblas") else RELAX  # that wheel contains a TVM
     folders = tvm.submodule_search_locations or ()
     return RELAY if any(Path(folder, "relay").is_dir() for folder in folders) else RELAX
 

@@ -659,6 +659,7 @@ def test_the_installed_tvm_chooses_the_adapter(
         (tmp_path / folder / "__init__.py").touch()
         (tmp_path / folder).with_name("__init__.py").touch()
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "tvm")
     assert served().package == package
 
 

@@ -165,24 +165,30 @@ def test_arrays_of_every_kind(
     assert line.startswith("small.ts: PyTorch stopped: ")
 
 
-def test_as_a_module() -> None:
+@pytest.mark.parametrize(
+    ("module", "program"), [("conv_cli", "tvm-conv"), ("relay_ext", "python -m relay_ext")]
+)
+def test_in_a_process(module: str, program: str) -> None:
+    """The console script, which chooses Relay here, and the adapter as a module."""
+    # Importing TVM 0.17 gives warnings, which `-W error` would make errors.
+    options = ["-W", "error"] if module == "conv_cli" else []
+
     def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-W", "error", "-m", "relay_ext", *arguments]
+        command = [sys.executable, *options, "-m", module, *arguments]
         return subprocess.run(command, capture_output=True, text=True, env=os.environ, check=False)
 
     shown = call("--help")
     assert shown.returncode == 0
-    assert "--shape" in shown.stdout and "exit status:" in shown.stdout
+    assert "--shape" in shown.stdout and f"\n  {program} net.onnx --grad   " in shown.stdout
     missing = call("nothing.pt")
     assert (missing.returncode, missing.stderr) == (2, "relay_ext: nothing.pt: no such file\n")
-    # Importing TVM 0.17 gives warnings, which `-W error` would make errors.
     examined = call("doctor")
     assert examined.returncode == 0 and "nn.conv2d: ours" in examined.stdout
 
 
 def test_interrupted() -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "relay_ext", "doctor"],
+        [sys.executable, "-m", "conv_cli", "doctor"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
