@@ -30,11 +30,11 @@ from topi_ext.cpu.backend import CpuBackend
 from topi_ext.cpu.machine import CpuMachine
 from topi_ext.cpu.plan.base import Plan
 from topi_ext.cpu.registry import KERNELS
+from topi_ext.cpu.select.shortlist import shortlist
 from topi_ext.spec.conv import Convolution
 from topi_ext.spec.layout import Layouts
 from topi_ext.tuning.interleaved import race
 from topi_ext.tuning.runner import PlanRuns, built, here
-from topi_ext.tuning.shortlist import shortlist
 
 LAYOUTS = {1: "NCW OIW", 2: "NCHW OIHW", 3: "NCDHW OIDHW"}
 

@@ -77,7 +77,7 @@ def taking_plans(database: Path | None) -> Iterator[None]:
     if database is None:
         yield
         return
-    from topi_ext.tuning.database import VARIABLE, DatabaseError, read
+    from topi_ext.kernel.database import VARIABLE, DatabaseError, read
 
     try:
         read(database)

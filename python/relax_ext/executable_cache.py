@@ -20,9 +20,9 @@ import topi_ext
 from topi_ext import compat
 from topi_ext.code_cache import disk
 from topi_ext.code_cache.build import recorded, together_again, why_nothing_is_kept
+from topi_ext.kernel.database import AnyPath, current
 from topi_ext.kernel.info import VARIABLE as VERBOSE
 from topi_ext.kernel.selection import VARIABLE as KERNELS
-from topi_ext.tuning.database import AnyPath, current
 
 from .pipeline import pipeline, with_packed_parameters
 from .registry import registered

@@ -19,6 +19,7 @@ from topi_ext.backend import supports
 from topi_ext.code_cache.build import keeping, marked
 from topi_ext.compat import call_attr, relax, tir
 from topi_ext.emit import is_kernel
+from topi_ext.kernel.database import AnyPath, using
 from topi_ext.notices import warn_once
 from topi_ext.schedules.float_semantics import ieee_floats, infinite_identities
 from topi_ext.schedules.gpu import on_gpu
@@ -27,7 +28,6 @@ from topi_ext.schedules.reductions import in_stages
 from topi_ext.schedules.selections import without_branches
 from topi_ext.schedules.vector_math import vectorized_math
 from topi_ext.target import advise
-from topi_ext.tuning.database import AnyPath, using
 
 from .fusion.channels_last import channels_last
 from .fusion.enlarged import read_before_enlarging

@@ -18,14 +18,14 @@ from topi_ext.cpu.backend import CpuBackend
 from topi_ext.cpu.machine import CpuMachine
 from topi_ext.cpu.plan.base import Plan
 from topi_ext.cpu.registry import KERNELS
+from topi_ext.cpu.select.lookup import entry, measured
+from topi_ext.cpu.select.shortlist import shortlist
 from topi_ext.interrupts import keep_interrupts
+from topi_ext.kernel.database import AnyPath, machine_name, merge, opened, read, using
 from topi_ext.spec.conv import OPERANDS
-from topi_ext.tuning.database import AnyPath, machine_name, merge, opened, read, using
 from topi_ext.tuning.interleaved import Timed, race
-from topi_ext.tuning.lookup import entry, measured
 from topi_ext.tuning.rpc import Board
 from topi_ext.tuning.runner import PlanRuns, built, here, on_board
-from topi_ext.tuning.shortlist import shortlist
 
 from .pipeline import first_passes
 

@@ -27,8 +27,8 @@ import tvm  # noqa: E402 (after what may be missing)
 
 from helpers import rpc  # noqa: E402
 from topi_ext import compat  # noqa: E402
+from topi_ext.kernel.database import read  # noqa: E402
 from topi_ext.tuning import rpc as boards  # noqa: E402
-from topi_ext.tuning.database import read  # noqa: E402
 from topi_ext.tuning.rpc import Board, BoardError  # noqa: E402
 
 PLAIN = '{"kind": "llvm", "mcpu": "generic"}'

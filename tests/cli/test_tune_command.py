@@ -13,7 +13,7 @@ from torch import nn
 from helpers import plans
 from helpers.command_line import save
 from relax_ext.cli import main
-from topi_ext.tuning.database import plain, read
+from topi_ext.kernel.database import plain, read
 
 pytest.importorskip("rich")
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")

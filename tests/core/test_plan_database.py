@@ -15,11 +15,8 @@ import pytest
 from topi_ext import notices
 from topi_ext.cpu.machine import CpuMachine
 from topi_ext.cpu.select.choose import candidates
-from topi_ext.spec.conv import Convolution
-from topi_ext.spec.geometry import Geometry
-from topi_ext.spec.layout import Layouts
-from topi_ext.spec.post_ops import PostOp
-from topi_ext.tuning.database import (
+from topi_ext.cpu.select.lookup import entry, measured
+from topi_ext.kernel.database import (
     DatabaseError,
     current,
     machine_name,
@@ -28,7 +25,10 @@ from topi_ext.tuning.database import (
     read,
     using,
 )
-from topi_ext.tuning.lookup import entry, measured
+from topi_ext.spec.conv import Convolution
+from topi_ext.spec.geometry import Geometry
+from topi_ext.spec.layout import Layouts
+from topi_ext.spec.post_ops import PostOp
 
 MACHINE = CpuMachine(vector_bytes=32, threads=2)
 NAME = machine_name("znver3", MACHINE)

@@ -11,13 +11,13 @@ import pytest
 from topi_ext.cpu.machine import CpuMachine
 from topi_ext.cpu.registry import KERNELS
 from topi_ext.cpu.select.choose import by_other_stores, candidates, choose
+from topi_ext.cpu.select.lookup import entry, measured
+from topi_ext.cpu.select.shortlist import shortlist
+from topi_ext.kernel.database import Database, machine_name
 from topi_ext.spec.conv import Convolution
 from topi_ext.spec.geometry import Geometry
 from topi_ext.spec.layout import Layouts
-from topi_ext.tuning.database import Database, machine_name
 from topi_ext.tuning.interleaved import race
-from topi_ext.tuning.lookup import entry, measured
-from topi_ext.tuning.shortlist import shortlist
 
 RACES = {
     "the fastest": ({0: 1.0, 1: 0.5, 2: 0.8}, 1),

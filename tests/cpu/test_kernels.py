@@ -43,8 +43,8 @@ from topi_ext.cpu.plan.wgrad_positions import WgradPositionsPlan
 from topi_ext.cpu.plan.wgrad_winograd import WgradWinogradPlan
 from topi_ext.cpu.plan.window import Window
 from topi_ext.cpu.plan.winograd import WinogradPlan
+from topi_ext.cpu.plan.winograd_rows import COMBINED
 from topi_ext.cpu.select.choose import choose
-from topi_ext.cpu.winograd.rows import COMBINED
 from topi_ext.spec.conv import Convolution
 from topi_ext.spec.layout import SPATIAL, Layouts
 from topi_ext.spec.post_ops import PostOp

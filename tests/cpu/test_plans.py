@@ -28,10 +28,10 @@ from topi_ext.cpu.plan.wgrad_im2col import WgradIm2colPlan
 from topi_ext.cpu.plan.wgrad_winograd import WgradWinogradPlan, wgrad_winograd_candidates
 from topi_ext.cpu.plan.window import Window
 from topi_ext.cpu.plan.winograd import WinogradPlan, winograd_candidates
+from topi_ext.cpu.plan.winograd_rows import WinogradRows
+from topi_ext.cpu.plan.winograd_tiles import candidate_tiles
 from topi_ext.cpu.select.choose import choose, rated
 from topi_ext.cpu.select.dynamic_shapes import Split, either
-from topi_ext.cpu.winograd.rows import WinogradRows
-from topi_ext.cpu.winograd.tiles import candidate_tiles
 from topi_ext.kernel.registry import Refused
 from topi_ext.spec.conv import OPERANDS, Convolution
 from topi_ext.spec.layout import Layouts

@@ -14,12 +14,12 @@ from topi_ext.cpu.backend import CpuBackend
 from topi_ext.cpu.plan.base import Plan
 from topi_ext.cpu.plan.direct import DirectPlan
 from topi_ext.cpu.select.choose import candidates, choose
+from topi_ext.cpu.select.lookup import entry
 from topi_ext.emit.functions import Functions
+from topi_ext.kernel.database import machine_name, merge
 from topi_ext.spec.conv import Convolution
 from topi_ext.spec.geometry import Geometry
 from topi_ext.spec.layout import Layouts
-from topi_ext.tuning.database import machine_name, merge
-from topi_ext.tuning.lookup import entry
 
 X, W, PADDING = (1, 8, 12, 12), (8, 8, 3, 3), (1, 1)
 

@@ -5,6 +5,7 @@ on first use."""
 from __future__ import annotations
 
 import ast
+import os
 import re
 import sys
 from pathlib import Path
@@ -56,6 +57,21 @@ def test_the_emulator_is_in_a_checkout_but_not_in_the_wheel(tmp_path: Path) -> N
     assert packages == {"topi_ext", "conv_cli", "relax_ext", "relay_ext"}
     assert "topi_ext/deploy/runtime/conv_kernels.h" in names
     assert Path(cuda_emulator.__file__).parent == PYPROJECT.parent / "python" / "cuda_emulator"
+
+
+def test_the_console_script(tmp_path: Path) -> None:
+    """It begins where the wheel says, and imports no TVM for its help."""
+    code = """
+    import sys
+    from importlib.metadata import entry_points
+
+    sys.modules["tvm"] = None
+    sys.argv[1:] = ["--help"]
+    (script,) = entry_points(group="console_scripts", name="tvm-conv")
+    script.load()()
+    """
+    path = {**os.environ, "PYTHONPATH": str(built(tmp_path))}
+    assert in_new_process(code, env=path).startswith("usage: tvm-conv [-h]")
 
 
 def test_import_leaves_the_threads_alone() -> None:

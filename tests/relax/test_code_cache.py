@@ -29,7 +29,7 @@ from topi_ext.code_cache import disk as disk_cache
 from topi_ext.code_cache.assembly import _with_own_names
 from topi_ext.code_cache.build import CachedBuild, keeping, why_nothing_is_kept
 from topi_ext.compat import builds, tir
-from topi_ext.tuning import database
+from topi_ext.kernel import database
 
 REASON = why_nothing_is_kept(relax_ext.host_target())
 pytestmark = pytest.mark.skipif(REASON is not None, reason=REASON or "")

@@ -17,7 +17,7 @@ import relax_ext
 from helpers import build, plans
 from helpers.plans import W, X, plant
 from topi_ext import backend, notices
-from topi_ext.tuning.database import using
+from topi_ext.kernel.database import using
 
 TARGET = relax_ext.host_target(num_cores=2)
 DATA, WEIGHT = (

@@ -17,7 +17,7 @@ import relax_ext
 from helpers import build, plans
 from topi_ext import notices
 from topi_ext.compat import size_var
-from topi_ext.tuning.database import plain, read
+from topi_ext.kernel.database import plain, read
 
 TARGET = relax_ext.host_target(num_cores=2)
 

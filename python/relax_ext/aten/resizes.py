@@ -22,9 +22,9 @@ from topi_ext.adapters.resizing import KEYS, Taps, matrix, of_torch, reads_sizes
 from topi_ext.compat import relax, same_size, tensor_type
 
 from ..gradients.resizing import block_sums, multiplied, repeated
-from ..importers.resizing import along
 from ..ir import are_same, dtype_of, sizes_of
 from ..legalizations.reshapes import of_equal_sizes
+from ..op.resizing import along
 from .calls import Call, Converter, Refused, wide
 
 R = relax()

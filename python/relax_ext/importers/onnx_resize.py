@@ -16,7 +16,7 @@ from topi_ext.adapters import resizing
 from topi_ext.compat import constant_value, dtype_name, known_shape, relax, type_of
 from topi_ext.spec.geometry import fail
 
-from .resizing import along
+from ..op.resizing import along
 
 R = relax()
 

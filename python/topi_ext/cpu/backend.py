@@ -9,14 +9,14 @@ from typing import Any
 
 from .. import compat
 from ..kernel.backend import Backend, Choice
+from ..kernel.database import Database, current
 from ..kernel.selection import ALL, Selection
 from ..spec.problem import Problem
-from ..tuning.database import Database, current
-from ..tuning.lookup import measured
 from . import kernels
 from .machine import CpuMachine
 from .plan.base import Plan
 from .select.choose import candidates, rated
+from .select.lookup import measured
 
 
 @dataclass(frozen=True)

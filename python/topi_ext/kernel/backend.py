@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple
 from ..spec.post_ops import ZeroPoints
 from ..spec.problem import Problem
 from ..spec.size_rules import Rule
-from ..tuning.database import plain
+from .database import plain
 from .info import KernelInfo, with_info
 from .registry import Costed, MachineT, Refused
 from .selection import ALL, Selection

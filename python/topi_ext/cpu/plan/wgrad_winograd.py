@@ -16,16 +16,6 @@ from ...spec.dtypes import byte_width
 from ...spec.minimal_filtering import Filter
 from ...spec.size_hints import nominal
 from ..machine import CpuMachine
-from ..winograd.tiles import (
-    MOST_TERMS,
-    ROOMS,
-    Tiled,
-    candidate_tiles,
-    fitted_blocks,
-    input_rows,
-    winograd_input_cycles,
-    written_terms,
-)
 from .estimate import (
     PARALLEL_CYCLES,
     blocks_in,
@@ -39,6 +29,16 @@ from .estimate import (
 from .step_costs import costs_of
 from .vectors import NARROW, odd_vectors
 from .wgrad_positions import WgradPositionsPlan, plan_wgrad_positions
+from .winograd_tiles import (
+    MOST_TERMS,
+    ROOMS,
+    Tiled,
+    candidate_tiles,
+    fitted_blocks,
+    input_rows,
+    winograd_input_cycles,
+    written_terms,
+)
 
 
 @dataclass(frozen=True)

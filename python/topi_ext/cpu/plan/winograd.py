@@ -16,18 +16,6 @@ from ...spec.dtypes import byte_width
 from ...spec.minimal_filtering import Filter, joined_filters_of
 from ...spec.size_hints import nominal
 from ..machine import CpuMachine
-from ..winograd.rows import COMBINED, WinogradRows
-from ..winograd.tiles import (
-    MOST_TERMS,
-    ROOMS,
-    Tile,
-    Tiled,
-    candidate_tiles,
-    fitted_blocks,
-    input_rows,
-    winograd_input_cycles,
-    written_terms,
-)
 from .direct import DirectPlan, direct_elements, direct_tasks, plan_direct
 from .estimate import (
     PARALLEL_CYCLES,
@@ -42,6 +30,18 @@ from .estimate import (
 )
 from .step_costs import WinogradCosts, costs_of
 from .vectors import NARROW, odd_vectors, square_size
+from .winograd_rows import COMBINED, WinogradRows
+from .winograd_tiles import (
+    MOST_TERMS,
+    ROOMS,
+    Tile,
+    Tiled,
+    candidate_tiles,
+    fitted_blocks,
+    input_rows,
+    winograd_input_cycles,
+    written_terms,
+)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 """Phases along depth and height (whole rows of the result), as a kernel numbers them.
 
 They are ordered by the slice of the kernel that they need, see
-:mod:`topi_ext.cpu.winograd.rows`.
+:mod:`topi_ext.cpu.plan.winograd_rows`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from .. import emit
 from ..emit import Expr
-from .rows import Pair, Slice
+from ..plan.winograd_rows import Pair, Slice
 
 
 class RowPhases:

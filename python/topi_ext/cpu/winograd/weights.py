@@ -31,8 +31,8 @@ from .. import emit
 from ..emit import Array, Expr, Operand
 from ..parts.block_weights import BlockWeights
 from ..plan.winograd import WinogradPlan
+from ..plan.winograd_rows import COMBINED, WinogradRows
 from .row_phases import RowPhases
-from .rows import COMBINED, WinogradRows
 from .transform import transformed_along
 
 

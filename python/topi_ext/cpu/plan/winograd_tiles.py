@@ -14,10 +14,10 @@ from ...spec.axis_access import AxisAccess
 from ...spec.conv import Convolution
 from ...spec.geometry import Size
 from ...spec.minimal_filtering import Filter, filters_of, steps_of
-from ..plan.base import Plan
-from ..plan.estimate import blocks_in
-from ..plan.step_costs import TileCosts
-from ..plan.vectors import MOST_STEP, row_lanes
+from .base import Plan
+from .estimate import blocks_in
+from .step_costs import TileCosts
+from .vectors import MOST_STEP, row_lanes
 
 Block = TypeVar("Block")
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from ..cpu.machine import CpuMachine
-from ..cpu.plan.base import Plan
-from ..cpu.registry import KERNELS
-from ..cpu.select.choose import by_other_stores, candidates
-from ..kernel.selection import Selection
-from ..notices import warn_once
-from ..spec.problem import Problem
-from .database import Database, Entry, machine_name, plain
+from ...kernel.database import Database, Entry, machine_name, plain
+from ...kernel.selection import Selection
+from ...notices import warn_once
+from ...spec.problem import Problem
+from ..machine import CpuMachine
+from ..plan.base import Plan
+from ..registry import KERNELS
+from .choose import by_other_stores, candidates
 
 
 def entry(plan: Plan, ms: float, estimate_ms: float) -> Entry:

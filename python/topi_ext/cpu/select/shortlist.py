@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..cpu.machine import CpuMachine
-from ..cpu.plan.base import Plan
-from ..cpu.registry import KERNELS
-from ..cpu.select.choose import by_other_stores, candidates, choose
-from ..spec.problem import Problem
-from .database import plain
+from ...kernel.database import plain
+from ...spec.problem import Problem
+from ..machine import CpuMachine
+from ..plan.base import Plan
+from ..registry import KERNELS
+from .choose import by_other_stores, candidates, choose
 
 WITHIN = 4.0
 """Times the least estimate, beyond which the best of a kernel is not measured."""
