@@ -14,7 +14,6 @@ from pathlib import Path
 import models
 import torch
 
-from conv_cli.model import Choices
 from conv_cli.report import Bar
 from relay_ext.cli import Options, check, set_threads
 from relay_ext.cli.script_model import input_names
@@ -32,9 +31,9 @@ def main() -> int:
         path = out / f"{name}.pt"
         x = models.trace(name, str(path))
         (argument,) = input_names(torch.jit.load(path))
-        choices = Choices(given={argument: x.numpy()}, threads=threads)
         with Bar() as bar:
-            options = Options(choices=choices, threads=threads, repeat=3, budget=0.4)
+            given = {argument: x.numpy()}
+            options = Options(given=given, threads=threads, repeat=3, budget=0.4)
             report = check(path, options, bar)
         report.model = name
         reports.append(report)

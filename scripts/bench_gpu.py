@@ -38,7 +38,16 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "python"))  # a checkout that
 from support.arguments import count, exit_with
 from support.cases import CASES, KINDS, Case, read_cases
 from support.environment import commit, today
-from support.gpu.requests import FORMATS, PLACES, Request, checked, makers, spread, timed
+from support.gpu.requests import (
+    FORMATS,
+    PLACES,
+    Request,
+    checked,
+    machine_of,
+    makers,
+    spread,
+    timed,
+)
 
 FIRST = ("bench.json", "bench_conv.json")
 """Files that are timed before the others."""
@@ -106,7 +115,7 @@ def case_list(files: Iterable[Path] | None, only: Iterable[str] | None) -> list[
 
 def requests(given: argparse.Namespace, arch: str) -> tuple[list[Request], list[Request]]:
     """Return the requests that are checked, and those that are timed."""
-    from support.gpu.bundle import Bundle, machine_of
+    from support.gpu.bundle import Bundle
 
     cases = case_list(given.cases, given.only)
     to_check = [] if given.no_check else spread(checked(machine_of(arch), given.dtypes))

@@ -16,7 +16,7 @@ from topi_ext.kernel.info import KernelInfo
 from topi_ext.tuning.rpc import Board
 
 from .measure import Protocol, Side, side, timed
-from .model import Choices, Model
+from .model import Model, Options
 from .operators import Operator
 from .usage import Usage
 
@@ -85,7 +85,7 @@ class Adapter(ABC):
     tvm_packages : tuple of str
         Names of the packages that contain TVM.
     loaders : mapping of str to callable
-        ``load(path, choices) -> Model`` by file extension; errors are ``CliError``.
+        ``load(path, options) -> Model`` by file extension; errors are ``CliError``.
     registry : module
         The adapter's own, with ``stock`` and ``registered``.
     pipeline : str
@@ -96,7 +96,7 @@ class Adapter(ABC):
 
     usage: Usage
     tvm_packages: tuple[str, ...]
-    loaders: Mapping[str, Callable[[Path, Choices], Model]]
+    loaders: Mapping[str, Callable[[Path, Options], Model]]
     registry: ModuleType
     pipeline: str = ""
     adjoint: str = "main"

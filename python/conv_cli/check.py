@@ -20,26 +20,11 @@ from .adapter import Adapter
 from .args import threads_of
 from .errors import CliError, NotImportedError, of_boards
 from .measure import MODEL_TOLERANCE, TOLERANCE, Protocol, Side, side, timed, timed_torch
-from .model import Choices, Model, imported_again, load
+from .model import Model, Options, imported_again, load
 from .operators import Operator, gradients_by_torch, random_data, torch_apply, with_cotangent
 from .targets import parse_target
 
 GRADIENT_TOLERANCE = 10.0  # times that of a whole model: two passes, and kinks
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of the command line; see ``--help``."""
-
-    choices: Choices = field(default_factory=Choices)
-    grad: bool = False
-    target: str | None = None
-    threads: int = 1
-    repeat: int = 10
-    budget: float = 2.0
-    seed: int = 0
-    tolerance: float = 1.0
-    board: Board | None = None
 
 
 @dataclass(frozen=True)
@@ -187,7 +172,7 @@ def check(
     start, busy = time.perf_counter(), _busy()
     adapter, target = _placed(adapter, options)
     if isinstance(model, Path):
-        model = load(model, adapter.loaders, options.choices)
+        model = load(model, adapter.loaders, options)
     prepared = adapter.prepare(model) if options.grad else None
     found = adapter.find(model)
     report = Report(

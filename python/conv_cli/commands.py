@@ -15,10 +15,10 @@ from topi_ext.tuning.rpc import Board
 
 from . import cache_command, doctor
 from .adapter import Adapter
-from .check import Options, check, set_threads
+from .check import check, set_threads
 from .errors import CliError, need
 from .kernels import chosen_kernels
-from .model import Choices
+from .model import Options
 from .profiling import profile
 from .tuning import taking_plans, told, tune
 
@@ -102,23 +102,15 @@ def _options(chosen: Namespace) -> Options:
     if chosen.rpc:
         host, port = chosen.rpc
         board = Board(host, port, chosen.key, chosen.cc, chosen.rpc_timeout, chosen.board_threads)
+    same = ("grad", "target", "repeat", "budget", "seed", "tolerance")
     return Options(
-        choices=Choices(
-            given=chosen.input,
-            dims=chosen.dim,
-            shapes=chosen.shape,
-            outputs=tuple(chosen.output),
-            seed=chosen.seed,
-            threads=threads,
-        ),
-        grad=chosen.grad,
-        target=chosen.target,
+        given=chosen.input,
+        dims=chosen.dim,
+        shapes=chosen.shape,
+        outputs=tuple(chosen.output),
         threads=threads,
-        repeat=chosen.repeat,
-        budget=chosen.budget,
-        seed=chosen.seed,
-        tolerance=chosen.tolerance,
         board=board,
+        **{name: getattr(chosen, name) for name in same},
     )
 
 

@@ -12,9 +12,9 @@ from topi_ext.kernel.info import KernelInfo
 from topi_ext.notices import one_line
 
 from .adapter import Adapter
-from .check import Options, target_text
+from .check import target_text
 from .errors import CliError
-from .model import load
+from .model import Options, load
 from .targets import parse_target
 
 
@@ -60,7 +60,7 @@ def chosen_kernels(path: Path, adapter: Adapter, options: Options) -> Kernels:
         One line, where the model cannot be read or lowered.
     """
     target = parse_target(options.target, options.threads)
-    model = load(path, adapter.loaders, options.choices)
+    model = load(path, adapter.loaders, options)
     try:
         ours, others = adapter.kernels(model.mod, target)
     except CliError:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from topi_ext.notices import one_line, printable
+from topi_ext.tuning.rpc import Board
 
 from .errors import CliError, NotImportedError, need, no_output, quiet
 from .files import check_model
@@ -19,8 +20,8 @@ from .operators import random_tensor
 
 
 @dataclass(frozen=True)
-class Choices:
-    """The user's choices about the inputs of a model.
+class Options:
+    """Options of the command line; see ``--help``.
 
     Attributes
     ----------
@@ -32,17 +33,20 @@ class Choices:
         Shapes of inputs, for files that do not state them.
     outputs : tuple of str
         Names of the outputs of a graph that does not state them.
-    seed : int
-    threads : int or None
-        Threads of the reference.
     """
 
     given: Mapping[str, Any] = field(default_factory=dict)
     dims: Mapping[str, int] = field(default_factory=dict)
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
+    grad: bool = False
+    target: str | None = None
+    threads: int = 1
+    repeat: int = 10
+    budget: float = 2.0
     seed: int = 0
-    threads: int | None = None
+    tolerance: float = 1.0
+    board: Board | None = None
 
 
 @dataclass
@@ -133,7 +137,7 @@ def imported_again(convert: Callable[[], Any]) -> Any:
 
 
 def load(
-    path: Path, loaders: Mapping[str, Callable[[Path, Choices], Model]], choices: Choices
+    path: Path, loaders: Mapping[str, Callable[[Path, Options], Model]], options: Options
 ) -> Model:
     """Load a file by the loader of its extension.
 
@@ -145,21 +149,21 @@ def load(
     check_model(path, loaders)
     need("torch", "the command line")
     suffix = path.suffix.lower()
-    if choices.dims and suffix != ".onnx":
+    if options.dims and suffix != ".onnx":
         raise CliError(f"--dim is for .onnx models; of a {suffix}, give the shapes of its inputs")
-    return loaders[suffix](path, choices)
+    return loaders[suffix](path, options)
 
 
-def check_names(choices: Choices, known: list[str]) -> None:
+def check_names(options: Options, known: list[str]) -> None:
     """Raise if the model does not have an input."""
-    for option, names in (("--input", choices.given), ("--shape", choices.shapes)):
+    for option, names in (("--input", options.given), ("--shape", options.shapes)):
         for name in names:
             if name not in known:
                 raise CliError(f"{option} {name}: the model's inputs are {', '.join(known)}")
 
 
 def chosen_shape(
-    name: str, stated: Sequence[Any] | None, choices: Choices
+    name: str, stated: Sequence[Any] | None, options: Options
 ) -> tuple[int, ...] | None:
     """Return the shape of what ``--input`` or ``--shape`` gives for an input, None where neither
     does.
@@ -171,10 +175,10 @@ def chosen_shape(
     CliError
         The shape does not fit what the file states.
     """
-    if name in choices.given:
-        option, shape = "--input", tuple(int(size) for size in choices.given[name].shape)
-    elif name in choices.shapes:
-        option, shape = "--shape", choices.shapes[name]
+    if name in options.given:
+        option, shape = "--input", tuple(int(size) for size in options.given[name].shape)
+    elif name in options.shapes:
+        option, shape = "--shape", options.shapes[name]
     else:
         return None
     if stated is not None and not (
@@ -187,7 +191,7 @@ def chosen_shape(
     return shape
 
 
-def shape_of_input(name: str, stated: Sequence[Any] | None, choices: Choices) -> tuple[int, ...]:
+def shape_of_input(name: str, stated: Sequence[Any] | None, options: Options) -> tuple[int, ...]:
     """Return the shape of an input: that of the file, whose free sizes ``--input`` or ``--shape``
     choose.
 
@@ -198,7 +202,7 @@ def shape_of_input(name: str, stated: Sequence[Any] | None, choices: Choices) ->
     """
     if stated is not None:
         stated = [None if isinstance(size, int) and size < 0 else size for size in stated]
-    shape = chosen_shape(name, stated, choices)
+    shape = chosen_shape(name, stated, options)
     if shape is not None:
         return shape
     if stated is None:
@@ -219,11 +223,11 @@ def shown_shape(stated: Sequence[Any]) -> str:
 
 
 def random_or_given(
-    name: str, shape: tuple[int, ...], dtype: Any, choices: Choices, generator: Any
+    name: str, shape: tuple[int, ...], dtype: Any, options: Options, generator: Any
 ) -> Any:
     """Return an input of a model: the array that is given, or random numbers."""
-    if name in choices.given:
-        return given_input(name, choices.given[name], dtype)
+    if name in options.given:
+        return given_input(name, options.given[name], dtype)
     return random_input(name, shape, dtype, generator)
 
 

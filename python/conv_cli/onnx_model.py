@@ -10,12 +10,12 @@ from typing import Any
 from topi_ext.notices import one_line
 
 from .errors import CliError, need
-from .model import Choices, Model, check_names, chosen_shape, random_or_given, shown_shape
+from .model import Model, Options, check_names, chosen_shape, random_or_given, shown_shape
 
 Convert = Callable[[Any, Mapping[str, tuple[int, ...]]], Any]
 
 
-def fixed_sizes(proto: Any, choices: Choices) -> dict[str, tuple[int, ...]]:
+def fixed_sizes(proto: Any, options: Options) -> dict[str, tuple[int, ...]]:
     """Return the shape of every input, by name: from the file, the given arrays, ``--shape`` and
     ``--dim``.
 
@@ -26,14 +26,14 @@ def fixed_sizes(proto: Any, choices: Choices) -> dict[str, tuple[int, ...]]:
     """
     constants = {t.name for t in proto.graph.initializer}
     inputs = [v for v in proto.graph.input if v.name not in constants]
-    check_names(choices, [v.name for v in inputs])
-    sizes = dict(choices.dims)
+    check_names(options, [v.name for v in inputs])
+    sizes = dict(options.dims)
     free = {d.dim_param for v in inputs for d in v.type.tensor_type.shape.dim if d.dim_param}
-    for name in choices.dims:
+    for name in options.dims:
         if name not in free:
             known = ", ".join(sorted(free)) or "none"
             raise CliError(f"--dim {name}: the model's free sizes are: {known}")
-    shapes = {v.name: chosen_shape(v.name, _stated(v), choices) for v in inputs}
+    shapes = {v.name: chosen_shape(v.name, _stated(v), options) for v in inputs}
     for value in inputs:
         for dim, size in zip(value.type.tensor_type.shape.dim, shapes[value.name] or ()):
             if dim.dim_param and sizes.setdefault(dim.dim_param, size) != size:
@@ -66,7 +66,7 @@ def _shape(value: Any, sizes: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def load(path: Path, choices: Choices, convert: Convert) -> Model:
+def load(path: Path, options: Options, convert: Convert) -> Model:
     """Load an ``.onnx`` file; ``convert(proto, shapes)`` gives the module of the adapter's IR.
 
     Raises
@@ -82,18 +82,17 @@ def load(path: Path, choices: Choices, convert: Convert) -> Model:
         proto = onnx.load(str(path))
     except Exception as error:
         raise CliError(f"{path}: not an ONNX file: {one_line(error)}") from error
-    shapes = fixed_sizes(proto, choices)
+    shapes = fixed_sizes(proto, options)
 
     settings = ort.SessionOptions()
     settings.log_severity_level = 4
-    if choices.threads:
-        settings.intra_op_num_threads = choices.threads
+    settings.intra_op_num_threads = options.threads
     try:
         session = ort.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
     except Exception as error:
         raise CliError(f"{path}: onnxruntime refuses it: {one_line(error)}") from error
 
-    generator = torch.Generator().manual_seed(choices.seed)
+    generator = torch.Generator().manual_seed(options.seed)
     inputs: dict[str, Any] = {}
     for value in proto.graph.input:
         if value.name not in shapes:
@@ -101,7 +100,7 @@ def load(path: Path, choices: Choices, convert: Convert) -> Model:
         np_dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
         dtype = torch.from_numpy(_empty(np_dtype, value.name)).dtype
         shape = shapes[value.name]
-        inputs[value.name] = random_or_given(value.name, shape, dtype, choices, generator)
+        inputs[value.name] = random_or_given(value.name, shape, dtype, options, generator)
 
     fed = {name: tensor.numpy() for name, tensor in inputs.items()}
 

@@ -15,10 +15,10 @@ from typing import Any
 from topi_ext.notices import one_line
 
 from .adapter import Adapter, Ran
-from .check import Options, Progress, target_text
+from .check import Progress, target_text
 from .errors import CliError
 from .measure import Protocol, timed_torch
-from .model import Model, load
+from .model import Model, Options, load
 from .targets import parse_target
 
 WEAK = 0.05
@@ -126,7 +126,7 @@ def profile(
     progress = progress or Progress()
     target = parse_target(options.target, options.threads)
     protocol = Protocol(target, options.repeat, options.budget)
-    model = load(path, adapter.loaders, options.choices)
+    model = load(path, adapter.loaders, options)
     found = Profile(
         adapter.package, model.name, model.framework, target_text(target), options.threads
     )

@@ -15,7 +15,7 @@ from typing import Any
 from topi_ext.notices import one_line
 
 from .errors import CliError, need, no_output
-from .model import Choices, Model, check_names, random_or_given, shape_of_input
+from .model import Model, Options, check_names, random_or_given, shape_of_input
 
 Convert = Callable[[Any, Mapping[str, Any]], Any]
 
@@ -38,7 +38,7 @@ class _Tensor:
     is_quantized: bool
 
 
-def load(path: Path, choices: Choices, convert: Convert) -> Model:
+def load(path: Path, options: Options, convert: Convert) -> Model:
     """Load a ``.tflite`` file; ``convert(model, inputs)`` gives the module of the adapter's IR.
 
     ``model`` is a ``tflite.Model``, and inputs are tensors by name.  Free sizes are those of the
@@ -61,11 +61,11 @@ def load(path: Path, choices: Choices, convert: Convert) -> Model:
         raise
     except Exception as error:  # whatever reading beyond the end of a buffer raises
         raise CliError(f"{path}: not a TFLite file: it is cut short or damaged") from error
-    session = _interpreter(path, content, choices.threads)
-    check_names(choices, [t.name for t in inputs])
-    generator = torch.Generator().manual_seed(choices.seed)
-    tensors = {t.name: _input(t, choices, generator) for t in inputs}
-    notes = [note for t in inputs if (note := _about_free_sizes(t, choices))]
+    session = _interpreter(path, content, options.threads)
+    check_names(options, [t.name for t in inputs])
+    generator = torch.Generator().manual_seed(options.seed)
+    tensors = {t.name: _input(t, options, generator) for t in inputs}
+    notes = [note for t in inputs if (note := _about_free_sizes(t, options))]
     reference, lacks = None, ""
     if session is None:
         lacks = "comparing the whole model needs LiteRT: pip install ai-edge-litert"
@@ -134,24 +134,24 @@ def _tensor(subgraph: Any, index: int) -> _Tensor:
     return _Tensor(name, index, shape, stated, dtype, is_quantized)
 
 
-def _input(tensor: _Tensor, choices: Choices, generator: Any) -> Any:
+def _input(tensor: _Tensor, options: Options, generator: Any) -> Any:
     """Return an input as a tensor: what is given, or random numbers."""
     import torch
 
     name = tensor.name
-    chosen = name in choices.given or name in choices.shapes
+    chosen = name in options.given or name in options.shapes
     stated = tensor.shape if chosen else tensor.stated
-    shape = shape_of_input(name, stated, choices)
-    if tensor.is_quantized and name not in choices.given:
+    shape = shape_of_input(name, stated, options)
+    if tensor.is_quantized and name not in options.given:
         range_ = torch.iinfo(tensor.dtype)
         bounds = range_.min, range_.max + 1
         return torch.randint(*bounds, shape, generator=generator).to(tensor.dtype)
-    return random_or_given(name, shape, tensor.dtype, choices, generator)
+    return random_or_given(name, shape, tensor.dtype, options, generator)
 
 
-def _about_free_sizes(tensor: _Tensor, choices: Choices) -> str:
+def _about_free_sizes(tensor: _Tensor, options: Options) -> str:
     """Return a note about free sizes that no option chooses."""
-    if None not in tensor.shape or tensor.name in choices.given or tensor.name in choices.shapes:
+    if None not in tensor.shape or tensor.name in options.given or tensor.name in options.shapes:
         return ""
     shape = ",".join(map(str, tensor.stated))
     return f"input {tensor.name} has free sizes, taken as {shape}; choose by --shape or --input"
@@ -162,7 +162,7 @@ def is_installed(module: str) -> bool:
     return importlib.util.find_spec(module.partition(".")[0]) is not None
 
 
-def _interpreter(path: Path, content: bytes, threads: int | None) -> Any:
+def _interpreter(path: Path, content: bytes, threads: int) -> Any:
     """LiteRT with the model in it; None where it is not installed."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     for name, interpreter in LITERT.items():
@@ -171,7 +171,7 @@ def _interpreter(path: Path, content: bytes, threads: int | None) -> Any:
         try:
             with no_output():  # it tells of its delegates
                 module = importlib.import_module(name)
-                return interpreter(module)(model_content=content, num_threads=threads or 1)
+                return interpreter(module)(model_content=content, num_threads=threads)
         except Exception as error:
             raise CliError(f"{path}: LiteRT refuses it: {one_line(error)}") from error
     return None

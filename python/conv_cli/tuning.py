@@ -13,9 +13,8 @@ from typing import Any
 from topi_ext.notices import one_line
 
 from .adapter import Adapter
-from .check import Options
 from .errors import CliError, of_boards
-from .model import load
+from .model import Options, load
 from .targets import parse_target
 
 
@@ -45,7 +44,7 @@ def tune(
         For an error that the user can correct.
     """
     target = parse_target(options.target, options.threads)
-    model = load(path, adapter.loaders, options.choices)
+    model = load(path, adapter.loaders, options)
     try:
         return adapter.tune(model.mod, target, database, say, options.board)
     except (ValueError, OSError) as error:

@@ -15,7 +15,7 @@ from helpers.cases import Case, geometry_of
 from helpers.compare import numpy_dtype
 from helpers.faces import FaceCase
 from helpers.guarded import symbolic
-from support.gpu.bundle import machine_of
+from support.gpu.requests import machine_of
 from topi_ext.cuda.backend import CudaBackend
 from topi_ext.cuda.plan.direct import DirectPlan
 from topi_ext.cuda.plan.implicit_gemm import ImplicitGemmPlan

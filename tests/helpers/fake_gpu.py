@@ -11,7 +11,7 @@ from typing import Any
 
 from cuda_emulator.host import Address, Launch, Memory, Plan
 from support.gpu import bundle, clock, driver, measure
-from support.gpu.requests import Request
+from support.gpu.requests import Request, machine_of
 
 ILLEGAL_ADDRESS = 700
 
@@ -89,7 +89,7 @@ def prepared(request: Request) -> bundle.Prepared:
 
 def device(cuda: FakeCuda) -> measure.Device:
     """A device whose memory is the processor's."""
-    machine = bundle.machine_of("sm_90")
+    machine = machine_of("sm_90")
     opened = driver.Driver(cuda)
     return measure.Device(opened, FakeClock(0), machine, "sm_90", prepared, None, "cpu")
 

@@ -321,10 +321,11 @@ def circle_through(start: str, arrows: dict[str, set[str]]) -> list[str]:
     return way[::-1]
 
 
-def sources() -> dict[str, str]:
+def sources(folder: Path = PYTHON, *inner: str) -> dict[str, str]:
+    """Return the texts of the modules in a folder, or deeper inside, by their dotted names."""
     return {
-        ".".join(path.relative_to(PYTHON).with_suffix("").parts): path.read_text()
-        for path in PYTHON.rglob("*.py")
+        ".".join(path.relative_to(folder).with_suffix("").parts): path.read_text()
+        for path in folder.joinpath(*inner).rglob("*.py")
     }
 
 
@@ -336,14 +337,17 @@ def test_arrows_run_one_way() -> None:
 
 def test_what_scripts_share_imports_no_script() -> None:
     """Scripts take what they need from the package, so the other way would be a circle."""
-    folder = PYTHON.parent / "scripts"
-    scripts = SCRIPTS - {"support"}
-    files = list((folder / "support").rglob("*.py"))
-    assert files
-    for path in files:
-        package = ".".join(path.relative_to(folder).parent.parts)
-        for line, target in imported(ast.parse(path.read_text()), package, set()):
-            assert target.split(".")[0] not in scripts, f"{path.name}:{line}: {target} is a script"
+    house = sources(PYTHON.parent / "scripts", "support")
+    assert house
+    modules = {name.removesuffix(".__init__") for name in house}
+    arrows: dict[str, set[str]] = {}
+    for name, text in house.items():
+        found = imported(ast.parse(text), name.rpartition(".")[0], modules)
+        arrows[name.removesuffix(".__init__")] = {target for _, target in found}
+    for name, targets in arrows.items():
+        for target in targets:
+            assert not within(target, SCRIPTS - {"support"}), f"{name}: {target} is a script"
+    assert circles(arrows) == []
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from conv_cli.check import Options, set_threads
 from conv_cli.check import check as _check
+from conv_cli.check import set_threads
 from conv_cli.errors import CliError
 from conv_cli.main import main as _main
+from conv_cli.model import Options
 
 from .adapter import ADAPTER
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from conv_cli.errors import CliError, quiet
-from conv_cli.model import Choices, Model, check_names, chosen_shape, given_input, random_input
+from conv_cli.model import Model, Options, check_names, chosen_shape, given_input, random_input
 from topi_ext.notices import one_line
 
 
@@ -123,7 +123,7 @@ def example_leaves(exported: Any) -> list[Any]:
     ]
 
 
-def choose_inputs(exported: Any, choices: Choices) -> tuple[dict[str, Any], list[Any]]:
+def choose_inputs(exported: Any, options: Options) -> tuple[dict[str, Any], list[Any]]:
     """Return the inputs by name (tensors alone), and all user inputs as the flat list that the
     model takes.
     """
@@ -131,9 +131,9 @@ def choose_inputs(exported: Any, choices: Choices) -> tuple[dict[str, Any], list
 
     names = list(exported.graph_signature.user_inputs)
     leaves = example_leaves(exported)
-    check_names(choices, [str(n) for n, v in zip(names, leaves) if is_tensor(v)])
+    check_names(options, [str(n) for n, v in zip(names, leaves) if is_tensor(v)])
     metas = {n.name: n.meta.get("val") for n in exported.graph.nodes if n.op == "placeholder"}
-    generator = torch.Generator().manual_seed(choices.seed)
+    generator = torch.Generator().manual_seed(options.seed)
     tensors: dict[str, Any] = {}
     flat: list[Any] = []
     for name, leaf in zip(names, leaves):
@@ -141,9 +141,9 @@ def choose_inputs(exported: Any, choices: Choices) -> tuple[dict[str, Any], list
             flat.append(leaf)
             continue
         meta = metas.get(name)
-        shape = chosen_shape(name, (leaf if meta is None else meta).shape, choices)
-        if name in choices.given:
-            value = given_input(name, choices.given[name], leaf.dtype)
+        shape = chosen_shape(name, (leaf if meta is None else meta).shape, options)
+        if name in options.given:
+            value = given_input(name, options.given[name], leaf.dtype)
         elif shape or leaf.dtype.is_floating_point or not hasattr(leaf, "clone"):
             shape = shape or tuple(int(d) for d in leaf.shape)
             value = random_input(name, shape, leaf.dtype, generator)
@@ -154,7 +154,7 @@ def choose_inputs(exported: Any, choices: Choices) -> tuple[dict[str, Any], list
     return tensors, flat
 
 
-def load(path: Path, choices: Choices) -> Model:
+def load(path: Path, options: Options) -> Model:
     """Load a ``.pt2`` file.
 
     Raises
@@ -163,7 +163,7 @@ def load(path: Path, choices: Choices) -> Model:
         For another kind of file, an incorrect input, or an unsupported operator.
     """
     exported = read(path)
-    inputs, flat = choose_inputs(exported, choices)
+    inputs, flat = choose_inputs(exported, options)
     return from_exported(exported, inputs, flat, path.name)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from conv_cli.errors import CliError, need, no_output, quiet
-from conv_cli.model import Choices, Model, check_names, random_or_given, shape_of_input
+from conv_cli.model import Model, Options, check_names, random_or_given, shape_of_input
 from topi_ext.compat import relay
 from topi_ext.notices import one_line
 
@@ -20,7 +20,7 @@ LAYOUTS = {3: "NWC", 4: "NHWC", 5: "NDHWC"}
 """Channels last, as Keras has them, by the rank of an input."""
 
 
-def load(path: Path, choices: Choices) -> Model:
+def load(path: Path, options: Options) -> Model:
     """Load a model of Keras, whose inputs stay channels last.
 
     Raises
@@ -43,13 +43,13 @@ def load(path: Path, choices: Choices) -> Model:
         raise CliError(f"{path}: Keras {keras.__version__} refuses it: {one_line(error)}") from (
             error
         )
-    check_names(choices, list(model.input_names))
-    generator = torch.Generator().manual_seed(choices.seed)
+    check_names(options, list(model.input_names))
+    generator = torch.Generator().manual_seed(options.seed)
     inputs = {}
     for name, tensor in zip(model.input_names, model.inputs):
-        shape = shape_of_input(name, list(tensor.shape), choices)
+        shape = shape_of_input(name, list(tensor.shape), options)
         dtype = torch_dtype(name, tensor.dtype)
-        inputs[name] = random_or_given(name, shape, dtype, choices, generator)
+        inputs[name] = random_or_given(name, shape, dtype, options, generator)
     fed = [tf.constant(tensor.numpy()) for tensor in inputs.values()]
 
     def reference() -> list[Any]:

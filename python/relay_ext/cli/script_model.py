@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from conv_cli.errors import CliError, quiet
-from conv_cli.model import Choices, Model, check_names, given_input, random_input
+from conv_cli.model import Model, Options, check_names, given_input, random_input
 from topi_ext.compat import relay
 from topi_ext.notices import one_line
 
@@ -17,7 +17,7 @@ from .bound import bound
 from .diagnostics import in_errors
 
 
-def load(path: Path, choices: Choices) -> Model:
+def load(path: Path, options: Options) -> Model:
     """Load a TorchScript file: its inputs have names, but no shapes.
 
     Raises
@@ -32,7 +32,7 @@ def load(path: Path, choices: Choices) -> Model:
             module = torch.jit.load(path, map_location="cpu").eval()
     except Exception as error:
         raise CliError(f"{path}: not a TorchScript file: {one_line(error)}") from error
-    inputs = _inputs(input_names(module), _dtype(module), choices)
+    inputs = _inputs(input_names(module), _dtype(module), options)
     leaves = list(inputs.values())
 
     def reference() -> list[Any]:
@@ -75,21 +75,21 @@ def _dtype(module: Any) -> Any:
     return next((t.dtype for t in tensors if t.is_floating_point()), torch.float32)
 
 
-def _inputs(names: list[str], dtype: Any, choices: Choices) -> dict[str, Any]:
+def _inputs(names: list[str], dtype: Any, options: Options) -> dict[str, Any]:
     """Return a tensor for each input: what is given, or random numbers of the shape that is
     stated.
     """
     import torch
 
-    check_names(choices, names)
-    generator = torch.Generator().manual_seed(choices.seed)
+    check_names(options, names)
+    generator = torch.Generator().manual_seed(options.seed)
     found: dict[str, Any] = {}
     for name in names:
-        if name in choices.given:
-            array = choices.given[name]
+        if name in options.given:
+            array = options.given[name]
             found[name] = given_input(name, array, dtype if array.dtype.kind == "f" else None)
-        elif name in choices.shapes:
-            found[name] = random_input(name, choices.shapes[name], dtype, generator)
+        elif name in options.shapes:
+            found[name] = random_input(name, options.shapes[name], dtype, generator)
         else:
             raise CliError(
                 f"input {name}: a TorchScript file states no shapes, "

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from conv_cli.errors import CliError, need, no_output, quiet
-from conv_cli.model import Choices, Model, check_names, random_or_given, shape_of_input
+from conv_cli.model import Model, Options, check_names, random_or_given, shape_of_input
 from topi_ext.compat import relay
 from topi_ext.notices import one_line
 
@@ -36,7 +36,7 @@ def tensorflow(why: str) -> Any:
         return need("tensorflow", why, PACKAGE)
 
 
-def load(path: Path, choices: Choices) -> Model:
+def load(path: Path, options: Options) -> Model:
     """Load a frozen graph: inputs are its placeholders, outputs those of ``--output``, or the first
     result of every node that no other reads.
 
@@ -50,20 +50,19 @@ def load(path: Path, choices: Choices) -> Model:
 
     graph, definition = _graph(tf, path)
     placeholders = [op for op in graph.get_operations() if op.type == "Placeholder"]
-    outputs = _outputs(graph, choices.outputs)
-    check_names(choices, [op.name for op in placeholders])
-    generator = torch.Generator().manual_seed(choices.seed)
+    outputs = _outputs(graph, options.outputs)
+    check_names(options, [op.name for op in placeholders])
+    generator = torch.Generator().manual_seed(options.seed)
     inputs = {}
     for op in placeholders:
         (tensor,) = op.outputs
         stated = None if tensor.shape.rank is None else tensor.shape.as_list()
-        shape = shape_of_input(op.name, stated, choices)
+        shape = shape_of_input(op.name, stated, options)
         dtype = torch_dtype(op.name, tensor.dtype)
-        inputs[op.name] = random_or_given(op.name, shape, dtype, choices, generator)
+        inputs[op.name] = random_or_given(op.name, shape, dtype, options, generator)
 
-    threads = choices.threads or 1
     settings = tf.compat.v1.ConfigProto(
-        intra_op_parallelism_threads=threads, inter_op_parallelism_threads=1
+        intra_op_parallelism_threads=options.threads, inter_op_parallelism_threads=1
     )
     session = tf.compat.v1.Session(graph=graph, config=settings)
     fed = {f"{name}:0": tensor.numpy() for name, tensor in inputs.items()}
@@ -83,7 +82,7 @@ def load(path: Path, choices: Choices) -> Model:
         reference,
         reference,
         "TensorFlow",
-        [] if choices.outputs else [f"outputs: {', '.join(outputs)}"],
+        [] if options.outputs else [f"outputs: {', '.join(outputs)}"],
     )
 
 

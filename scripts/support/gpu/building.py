@@ -17,8 +17,7 @@ from topi_ext import compat
 from topi_ext.cuda import kernels
 from topi_ext.spec.conv import Convolution
 
-from .bundle import machine_of
-from .requests import Request
+from .requests import Request, machine_of
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from cuda_emulator.host import Address, Launch, Memory, Plan
-from topi_ext.cuda.machine import GpuMachine
 
 from .requests import Request
 
@@ -85,20 +84,6 @@ def prepare_all(requests: Iterable[Request], arch: str, jobs: int) -> Iterator[P
         finally:
             for one in waiting:
                 one.cancel()
-
-
-def machine_of(arch: str) -> GpuMachine:
-    """Return the machine that plans are chosen for.
-
-    Raises
-    ------
-    ValueError
-        For an unknown architecture.
-    """
-    found = GpuMachine.of_arch(arch)
-    if found is None:
-        raise ValueError(f"--arch {arch} must be one such as sm_90")
-    return found
 
 
 class Bundle:

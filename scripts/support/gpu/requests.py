@@ -34,6 +34,20 @@ FORMATS = (
 """Dtypes and places of the channels, in the order in which a run of limited time measures them."""
 
 
+def machine_of(arch: str) -> GpuMachine:
+    """Return the machine that plans are chosen for.
+
+    Raises
+    ------
+    ValueError
+        For an unknown architecture.
+    """
+    found = GpuMachine.of_arch(arch)
+    if found is None:
+        raise ValueError(f"--arch {arch} must be one such as sm_90")
+    return found
+
+
 @dataclass(frozen=True)
 class Request:
     """An operator of a case in a dtype and a layout.

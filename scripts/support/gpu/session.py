@@ -20,7 +20,7 @@ from ..environment import commit, today
 from ..output import write_json
 from ..processes import InProcess, Row, Runner, TaskError, Workers
 from .record import Record
-from .requests import TELLING, Request, makers, smoke
+from .requests import TELLING, Request, machine_of, makers, smoke
 
 Groups = Sequence[tuple[Request, list[Request]]]
 """Requests, each with those that are compiled for it."""
@@ -114,7 +114,6 @@ def device_of(path: Path | None, arch: str, flush: int) -> Any:
     """Open the GPU in this process."""
     torch = torch_of_cuda()
     torch.backends.cudnn.benchmark = True
-    from . import bundle
     from .clock import Clock
     from .driver import Driver
     from .measure import Device
@@ -122,7 +121,7 @@ def device_of(path: Path | None, arch: str, flush: int) -> Any:
     torch.zeros(1, device="cuda")  # makes the context for the driver
     get, ready = _source(path, arch)
     clock = Clock(flush * 2**20)
-    return Device(Driver(), clock, bundle.machine_of(arch), arch, get, ready)
+    return Device(Driver(), clock, machine_of(arch), arch, get, ready)
 
 
 def _source(path: Path | None, arch: str) -> tuple[Any, dict[str, Any] | None]:

@@ -20,8 +20,7 @@ from support.errors import allowed, finite, one_line, relative_error
 from topi_ext.cuda import kernels
 
 from . import tensors
-from .bundle import machine_of
-from .requests import Request
+from .requests import Request, machine_of
 
 
 def available() -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from cuda_emulator.host import Launch
 from cuda_emulator.lowering import Lowered, lower
 from support.gpu import toolchain
-from support.gpu.bundle import machine_of
+from support.gpu.requests import machine_of
 from topi_ext.cuda import kernels
 from topi_ext.cuda.machine import WARP, GpuMachine
 from topi_ext.cuda.plan.tiles import Plan
