@@ -149,8 +149,8 @@ def parser(usage: Usage, program: str) -> argparse.ArgumentParser:
             program=program,
             examples="\n".join(_example(program, *words) for words in usage.examples),
             origin=usage.origin,
-            tuning=TUNING.format(program=program) if usage.takes_database else "",
-            kernels=KERNELS.format(program=program) if usage.takes_profile else "",
+            tuning=TUNING.format(program=program) if "database" in usage.takes else "",
+            kernels=KERNELS.format(program=program) if "profile" in usage.takes else "",
         ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -181,7 +181,7 @@ def parser(usage: Usage, program: str) -> argparse.ArgumentParser:
         metavar="NAME=N,C,H,W",
         help="shape of an input that the file does not state, or not all of (repeatable)",
     )
-    if usage.takes_outputs:
+    if "output" in usage.takes:
         add(
             "--output",
             action="append",
@@ -190,14 +190,14 @@ def parser(usage: Usage, program: str) -> argparse.ArgumentParser:
             help="output of a .pb graph (repeatable; default: every node that no other reads)",
         )
     add("--grad", action="store_true", help=usage.gradients)
-    if usage.takes_profile:
+    if "profile" in usage.takes:
         add(
             "--profile",
             action="store_true",
             help=f"compile by {usage.package}.pipeline alone, and show which operators take the "
             "time, instead of comparing",
         )
-    if usage.takes_database:
+    if "database" in usage.takes:
         add(
             "--database",
             type=Path,
@@ -212,7 +212,7 @@ def parser(usage: Usage, program: str) -> argparse.ArgumentParser:
         help='TVM target, a kind or a JSON dict such as \'{"kind": "llvm", "mcpu": "znver3"}\' '
         "(default: this machine)",
     )
-    if usage.takes_boards:
+    if "rpc" in usage.takes:
         _add_boards(add)
     add("--threads", type=_positive, metavar="N", help="threads (default: all cores)")
     add(
@@ -296,7 +296,7 @@ def read(usage: Usage, argv: Sequence[str], program: str) -> argparse.Namespace:
         return argparse.Namespace(command=command, clear=bool(rest))
     if [command, *rest] == ["doctor"]:
         return argparse.Namespace(command=command)
-    known = {"doctor": "kernels", **({"tune": "tune"} if usage.takes_database else {})}
+    known = {"doctor": "kernels", **({"tune": "tune"} if "database" in usage.takes else {})}
     chosen = parser(usage, program).parse_args(rest if command in known else argv)
     chosen.command = known.get(command, "profile" if chosen.profile else "")
     _check_model(chosen, usage)
@@ -323,7 +323,7 @@ def _check_model(chosen: argparse.Namespace, usage: Usage) -> None:
     for name in chosen.shape:
         if name in chosen.input:
             raise CliError(f"--shape {name}: --input {name} has a shape")
-    if chosen.command == "kernels" and not usage.takes_profile:
+    if chosen.command == "kernels" and "profile" not in usage.takes:
         raise CliError(f"doctor MODEL: {usage.package} does not tell which kernels it has chosen")
 
 

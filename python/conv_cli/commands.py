@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the commands do, and how their results are shown."""
+"""Commands: they carry out the choices of a command line, and show the results."""
 
 from __future__ import annotations
 
@@ -34,35 +34,24 @@ def run(adapter: Adapter, chosen: Namespace) -> int:
     return COMMANDS[chosen.command](adapter, chosen)
 
 
-def _compare(adapter: Adapter, chosen: Namespace) -> int:
-    """Compare stock TVM, ours and the framework of a model."""
-    options = _options_of_tables(chosen)
-    from .report import Bar, show
+def _table(adapter: Adapter, chosen: Namespace) -> int:
+    """Check or profile a model, and show a table."""
+    options = _options_with_rich(chosen)
+    from . import profile_table, report
 
-    with taking_plans(chosen.database), Bar() as bar:
-        report = check(adapter, chosen.model, options, bar)
-    show(report)
-    _write_json(chosen.json, report.to_json)
-    return 0 if report.ok else 1
-
-
-def _profile(adapter: Adapter, chosen: Namespace) -> int:
-    """Show where the time goes."""
-    options = _options_of_tables(chosen)
-    from .profile_table import show
-    from .report import Bar
-
-    with taking_plans(chosen.database), Bar() as bar:
-        found = profile(chosen.model, adapter, options, bar)
-    show(found)
+    tables: dict[str, Any] = {"": (check, report), "profile": (profile, profile_table)}
+    work, page = tables[chosen.command]
+    with taking_plans(chosen.database), report.Bar() as bar:
+        found = work(adapter, chosen.model, options, bar)
+    page.show(found)
     _write_json(chosen.json, found.to_json)
-    return 0
+    return 0 if found.ok else 1
 
 
 def _kernels(adapter: Adapter, chosen: Namespace) -> int:
     """Show which kernels compute a model."""
     with taking_plans(chosen.database):
-        found = chosen_kernels(chosen.model, adapter, _options(chosen))
+        found = chosen_kernels(adapter, chosen.model, _options(chosen))
     print("\n".join(found.lines()))
     _write_json(chosen.json, found.to_json)
     return 0
@@ -70,7 +59,7 @@ def _kernels(adapter: Adapter, chosen: Namespace) -> int:
 
 def _tune(adapter: Adapter, chosen: Namespace) -> int:
     """Measure plans, and say what they gain."""
-    found = tune(chosen.model, adapter, _options_of_tables(chosen), chosen.database, print)
+    found = tune(adapter, chosen.model, _options_with_rich(chosen), chosen.database, print)
     where = "plans are in {}" if chosen.database.is_file() else "{} is not written"
     print(f"{adapter.package}: {told(found)}; {where.format(chosen.database)}")
     _write_json(chosen.json, lambda: [one._asdict() for one in found])
@@ -78,8 +67,8 @@ def _tune(adapter: Adapter, chosen: Namespace) -> int:
 
 
 COMMANDS: dict[str, Callable[[Adapter, Namespace], int]] = {
-    "": _compare,
-    "profile": _profile,
+    "": _table,
+    "profile": _table,
     "kernels": _kernels,
     "tune": _tune,
     "doctor": lambda adapter, _: doctor.show(adapter),
@@ -87,8 +76,8 @@ COMMANDS: dict[str, Callable[[Adapter, Namespace], int]] = {
 }
 
 
-def _options_of_tables(chosen: Namespace) -> Options:
-    """Return the options of a command that prints a table, or shows its progress."""
+def _options_with_rich(chosen: Namespace) -> Options:
+    """Return the options of a command that shows a table or its progress."""
     # torch 2.13 warns about its own use of a pytree class whenever it copies a program.
     warnings.filterwarnings("ignore", category=FutureWarning, module="copyreg")
     need("rich", "printing the table")

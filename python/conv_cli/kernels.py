@@ -51,7 +51,7 @@ class Kernels:
         return {**asdict(self), "ours": [asdict(info) for info in self.ours]}
 
 
-def chosen_kernels(path: Path, adapter: Adapter, options: Options) -> Kernels:
+def chosen_kernels(adapter: Adapter, path: Path, options: Options) -> Kernels:
     """Return the kernels that the adapter's pipeline chooses for a model.
 
     Raises

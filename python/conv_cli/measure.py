@@ -9,6 +9,8 @@ from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from typing import Any
 
+import tvm
+
 from topi_ext.notices import one_line
 from topi_ext.tuning.rpc import BoardError
 
@@ -51,8 +53,6 @@ class Side:
 
 def device(target: Any) -> Any:
     """Return the first device of a target; one clear line where the machine has none."""
-    import tvm
-
     kind = str(target.kind.name)
     dev = tvm.device("cpu" if kind in ("llvm", "c") else kind, 0)
     if not dev.exist:

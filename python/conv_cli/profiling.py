@@ -90,6 +90,8 @@ class Profile:
         name = max(shares, key=lambda one: shares[one], default="")
         return (name, shares[name]) if shares.get(name, 0.0) >= WEAK else None
 
+    ok = True  # nothing is compared
+
     @property
     def ours(self) -> float:
         """The share of this package's kernels."""
@@ -101,15 +103,15 @@ class Profile:
 
 
 def profile(
-    path: Path, adapter: Adapter, options: Options, progress: Progress | None = None
+    adapter: Adapter, path: Path, options: Options, progress: Progress | None = None
 ) -> Profile:
     """Compile a model by the adapter's pipeline, run it, and time every call.
 
     Parameters
     ----------
+    adapter : Adapter
     path : pathlib.Path
         A file that the adapter reads.
-    adapter : Adapter
     options : Options
         Options of the command line.
     progress : Progress, optional

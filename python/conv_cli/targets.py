@@ -7,7 +7,11 @@ import json
 import platform
 from typing import Any
 
+import tvm
+
+from topi_ext import compat
 from topi_ext.notices import one_line
+from topi_ext.target import host_target
 
 from .errors import CliError, no_output
 
@@ -23,11 +27,7 @@ def parse_target(text: str | None, threads: int, here: bool = True) -> Any:
         LLVM would warn of an unknown processor and take another, and it ends the
         process over an unknown triple or an instruction that this processor lacks.
     """
-    import tvm
-
     if text is None:
-        from topi_ext.target import host_target
-
         return host_target(threads)
     try:
         spec = json.loads(text) if text.lstrip().startswith("{") else {"kind": text}
@@ -43,8 +43,6 @@ def parse_target(text: str | None, threads: int, here: bool = True) -> Any:
 
 def _reason(target: Any, here: bool) -> str:
     """Why LLVM cannot compile for an llvm target, or its code not run here, or an empty string."""
-    from topi_ext import compat
-
     cores = target.attrs.get("num-cores")
     if cores is not None and int(cores) < 1:
         return f"num-cores={int(cores)} must be positive"

@@ -20,7 +20,7 @@ from .targets import parse_target
 
 @of_boards()
 def tune(
-    path: Path, adapter: Adapter, options: Options, database: Path, say: Callable[[str], None]
+    adapter: Adapter, path: Path, options: Options, database: Path, say: Callable[[str], None]
 ) -> list[Any]:
     """Measure plans of a model's convolutions.
 

@@ -26,14 +26,8 @@ class Usage:
         Advice on writing such a file.
     gradients : str
         Description of ``--grad``.
-    takes_outputs : bool
-        Whether some files do not state their outputs.
-    takes_boards : bool
-        Whether models can run on boards behind TVM's RPC tracker.
-    takes_profile : bool
-        Whether the calls of a model can be timed one by one.
-    takes_database : bool
-        Whether plans can be measured, and taken from a file.
+    takes : tuple of str
+        Options that not every adapter has: ``output``, ``rpc``, ``profile``, ``database``.
     """
 
     package: str
@@ -42,10 +36,7 @@ class Usage:
     examples: tuple[tuple[str, str], ...]
     origin: str
     gradients: str
-    takes_outputs: bool = False
-    takes_boards: bool = False
-    takes_profile: bool = False
-    takes_database: bool = False
+    takes: tuple[str, ...]
 
 
 RELAX = Usage(
@@ -74,9 +65,7 @@ how to get a .pt2:
   Of its pickled objects only tensors and plain data are loaded. Its graph and its sizes are still
   a program: PyTorch evaluates them.""",
     gradients="check gradients with torch.autograd too (.pt2 only)",
-    takes_boards=True,
-    takes_profile=True,
-    takes_database=True,
+    takes=("rpc", "profile", "database"),
 )
 
 RELAY = Usage(
@@ -95,5 +84,5 @@ RELAY = Usage(
 how to get a .pt:
   torch.jit.save(torch.jit.trace(model.eval(), (example_input,)), "decoder.pt")""",
     gradients="check the gradients of every convolution with torch.autograd too",
-    takes_outputs=True,
+    takes=("output",),
 )

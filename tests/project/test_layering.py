@@ -398,7 +398,7 @@ def test_a_broken_rule_is_seen(module: str, text: str, said: str) -> None:
 
 
 def test_a_circle_is_seen() -> None:
-    """Of modules also what is imported for types alone."""
+    """Imports for types alone close one too, of modules."""
     there = {"topi_ext.cpu.plan.a": "from . import b"}
     back = "from .a import g"
     circle = "a circle: topi_ext.cpu.plan.a -> topi_ext.cpu.plan.b -> topi_ext.cpu.plan.a"

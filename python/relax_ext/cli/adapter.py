@@ -9,6 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import tvm
+from tvm import relax
+
 from conv_cli import onnx_model, tflite_model
 from conv_cli.adapter import Adapter, Compiled, Observed, Ran
 from conv_cli.check import Progress as CommandProgress
@@ -16,6 +19,7 @@ from conv_cli.measure import Protocol, Side, device, timed
 from conv_cli.model import Model
 from conv_cli.operators import Operator
 from conv_cli.usage import RELAX
+from topi_ext.code_cache.build import why_nothing_is_kept
 from topi_ext.kernel.info import KernelInfo
 from topi_ext.tuning.rpc import Board
 
@@ -36,7 +40,6 @@ def from_onnx(proto: Any, shapes: Mapping[str, tuple[int, ...]]) -> Any:
 
 def from_tflite(model: Any, inputs: Mapping[str, Any]) -> Any:
     """Relax module of a TFLite model, by TVM's importer."""
-    from tvm import relax
     from tvm.relax.frontend.tflite import from_tflite as convert
 
     mod = convert(model, shape_dict={name: tuple(t.shape) for name, t in inputs.items()})
@@ -50,9 +53,6 @@ class RelaxCompiled(Compiled):
     """A function of the virtual machine."""
 
     def __init__(self, mod: Any, target: Any, function: str, **options: Any) -> None:
-        import tvm
-        from tvm import relax
-
         self.device = device(target)
         self.on_cpu = self.device.dlpack_device_type() == tvm.cpu().dlpack_device_type()
         executable = tvm.compile(mod, target, **options)
@@ -63,8 +63,6 @@ class RelaxCompiled(Compiled):
         """Return the arguments on the device, copied: TVM wants the 64-byte alignment of torch's
         own data.
         """
-        import tvm
-
         arrays = [tvm.runtime.from_dlpack(t.detach().clone().contiguous()) for t in tensors]
         if self.on_cpu:
             return arrays
@@ -78,7 +76,6 @@ class RelaxCompiled(Compiled):
 
     def get(self, result: Any) -> list[Any]:
         """Return the tensors of a result, nested tuples flattened."""
-        import tvm
         from torch.utils import dlpack
 
         if not isinstance(result, tvm.runtime.Tensor):
@@ -139,18 +136,17 @@ class RelaxAdapter(Adapter):
         ".tflite": partial(tflite_model.load, convert=from_tflite),
     }
 
+    why_nothing_is_kept = staticmethod(why_nothing_is_kept)
+    build = staticmethod(operators.build)
+    differentiated = staticmethod(gradcheck.differentiated)
+    prepare = staticmethod(gradcheck.prepare)
+
     def __init__(self, board: Board | None = None) -> None:
         self.board = board
 
     def on(self, board: Board) -> RelaxAdapter:
         """Return an adapter like this one whose functions run on a board."""
         return RelaxAdapter(board)
-
-    def why_nothing_is_kept(self, target: Any) -> str | None:
-        """Return why code for a target is neither kept nor found, or None where it is."""
-        from topi_ext.code_cache.build import why_nothing_is_kept
-
-        return why_nothing_is_kept(target)
 
     def compile(self, module: Any, target: Any, function: str) -> Compiled:
         """Compile a module as its user would."""
@@ -194,21 +190,9 @@ class RelaxAdapter(Adapter):
         """Return every different convolution of a model, and how often it occurs."""
         return operators.find(operators.bind_sizes(model.mod, model.inputs))
 
-    def build(self, op: Operator) -> Any:
-        """Return a module whose ``main(x, w)`` is this operator alone."""
-        return operators.build(op)
-
-    def differentiated(self, op: Operator) -> Any:
-        """See :class:`~conv_cli.adapter.Adapter`."""
-        return gradcheck.differentiated(op)
-
     def gradients(self, result: Any) -> Any:
         """See :class:`~conv_cli.adapter.Adapter`."""
         return result[1]
-
-    def prepare(self, model: Model) -> Any:
-        """Return the module that :meth:`check_model` differentiates."""
-        return gradcheck.prepare(model)
 
     def check_model(
         self, model: Model, prepared: Any, protocol: Protocol, seed: int

@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import tvm
+from tvm import relax
+
 from conv_cli.adapter import Adapter
 from conv_cli.errors import CliError
 from conv_cli.measure import Protocol, Side, norm_error, timed_torch
@@ -45,8 +48,6 @@ def differentiate(mod: Any, cotangents: Sequence[Any], wanted: Sequence[str]) ->
     NotImplementedError
         An operator has no gradient.
     """
-    from tvm import relax
-
     if missing := without_gradient(mod):
         raise NotImplementedError(
             "no gradient of " + ", ".join(m.removeprefix("relax.") for m in missing)
@@ -72,9 +73,6 @@ def differentiate(mod: Any, cotangents: Sequence[Any], wanted: Sequence[str]) ->
 
 def without_gradient(mod: Any) -> list[str]:
     """Return the names of the operators of ``main`` that have no gradient now."""
-    import tvm
-    from tvm import relax
-
     missing: set[str] = set()
 
     def visit(expr: Any) -> None:
@@ -92,8 +90,6 @@ def without_gradient(mod: Any) -> list[str]:
 
 def _computes_in(mod: Any, dtype: str) -> bool:
     """Return whether some value of ``main`` has this dtype."""
-    from tvm import relax
-
     found: set[str] = set()
 
     def visit(expr: Any) -> None:

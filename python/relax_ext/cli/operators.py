@@ -7,6 +7,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+import tvm
+from tvm import relax
+
 from conv_cli.operators import Operator
 from topi_ext import compat
 
@@ -15,8 +18,6 @@ NAMES = frozenset(f"relax.nn.conv{r}d{t}" for r in (1, 2, 3) for t in ("", "_tra
 
 def bind_sizes(mod: Any, inputs: Mapping[str, Any]) -> Any:
     """Replace every symbolic size of ``main`` by its value for these inputs, main's first ones."""
-    from tvm import relax
-
     sizes: dict[str, int] = {}
     for param, value in zip(mod["main"].params, inputs.values()):
         for dim, size in zip(compat.type_of(param).shape, value.shape):
@@ -29,9 +30,6 @@ def find(mod: Any) -> Counter[Operator]:
     """Return every different convolution of a module with static shapes, and how often it
     occurs.
     """
-    import tvm
-    from tvm import relax
-
     found: Counter[Operator] = Counter()
 
     def visit(expr: Any) -> None:
@@ -50,8 +48,6 @@ def find(mod: Any) -> Counter[Operator]:
 
 def build(op: Operator) -> Any:
     """Return a module whose ``main(x, w)`` is this operator alone."""
-    from tvm import relax
-
     ndim = op.rank + 2
     x = relax.Var("x", compat.tensor_type(op.data, op.dtypes[0], ndim))
     w = relax.Var("w", compat.tensor_type(op.weight, op.dtypes[1], ndim))

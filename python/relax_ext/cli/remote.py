@@ -13,6 +13,9 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import tvm
+from tvm import relax
+
 from conv_cli.adapter import Compiled
 from conv_cli.measure import Protocol
 from topi_ext.tuning.rpc import Board, export, upload
@@ -27,9 +30,6 @@ class RemoteCompiled(Compiled):
     """A function of the virtual machine on a board; see :class:`conv_cli.adapter.Compiled`."""
 
     def __init__(self, mod: Any, target: Any, function: str, board: Board, **options: Any) -> None:
-        import tvm
-        from tvm import relax
-
         self.function = function
         with warnings.catch_warnings():
             # What this package advises of targets and threads is about this machine.
@@ -52,8 +52,6 @@ class RemoteCompiled(Compiled):
 
     def put(self, tensors: list[Any]) -> list[Any]:
         """Return the arguments on the board."""
-        import tvm
-
         with self.session.doing("was sent the inputs"):
             arrays = [
                 tvm.runtime.from_dlpack(t.detach().clone().contiguous()).copyto(self.device)
@@ -87,7 +85,6 @@ class RemoteCompiled(Compiled):
 
     def get(self, result: Any) -> list[Any]:
         """Return the tensors of a result, nested tuples flattened."""
-        import tvm
         from torch.utils import dlpack
 
         if not isinstance(result, tvm.runtime.Tensor):

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import tvm
+
 from conv_cli import onnx_model, tflite_model
 from conv_cli.adapter import Adapter, Compiled
 from conv_cli.errors import quiet
@@ -16,6 +18,7 @@ from conv_cli.measure import device
 from conv_cli.model import Model
 from conv_cli.operators import Operator
 from conv_cli.usage import RELAY
+from topi_ext.code_cache.llvm_modules import why_nothing_is_kept
 from topi_ext.compat import relay
 
 from .. import registry
@@ -44,7 +47,6 @@ class RelayCompiled(Compiled):
     """A function of the graph executor."""
 
     def __init__(self, mod: Any, target: Any) -> None:
-        import tvm
         from tvm.contrib import graph_executor
 
         self.device = device(target)
@@ -56,8 +58,6 @@ class RelayCompiled(Compiled):
 
     def put(self, tensors: list[Any]) -> Any:
         """Arguments into the executor, copied: TVM wants the alignment of torch's own data."""
-        import tvm
-
         for name, tensor in zip(self.names, tensors):
             if self.executor.get_input_index(name) < 0:
                 continue  # TVM drops what the model does not use
@@ -91,11 +91,9 @@ class RelayAdapter(Adapter):
         ".keras": keras_model.load,
     }
 
-    def why_nothing_is_kept(self, target: Any) -> str | None:
-        """Return why code for a target is neither kept nor found, or None where it is."""
-        from topi_ext.code_cache.llvm_modules import why_nothing_is_kept
-
-        return why_nothing_is_kept(target)
+    why_nothing_is_kept = staticmethod(why_nothing_is_kept)
+    build = staticmethod(operators.build)
+    differentiated = staticmethod(operators.differentiated)
 
     def compile(self, module: Any, target: Any, function: str) -> Compiled:
         """Compile a module as its user would."""
@@ -105,14 +103,6 @@ class RelayAdapter(Adapter):
     def find(self, model: Model) -> Counter[Operator]:
         """Return every different convolution of a model, and how often it occurs."""
         return operators.find(model.mod)
-
-    def build(self, op: Operator) -> Any:
-        """Return a module whose ``main(x, w)`` is this operator alone."""
-        return operators.build(op)
-
-    def differentiated(self, op: Operator) -> Any:
-        """See :class:`~conv_cli.adapter.Adapter`."""
-        return operators.differentiated(op)
 
     def gradients(self, result: Any) -> Any:
         """See :class:`~conv_cli.adapter.Adapter`."""

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import tvm
+
 from conv_cli.operators import Operator
 from topi_ext.compat import relay
 
@@ -17,8 +19,6 @@ def find(mod: Any) -> Counter[Operator]:
 
     Quantized ones are those of whole numbers that TVM makes of them.
     """
-    import tvm
-
     found: Counter[Operator] = Counter()
 
     def visit(expr: Any) -> None:
@@ -48,8 +48,6 @@ def _operator(call: Any) -> Operator:
 
 def build(op: Operator) -> Any:
     """Return a module whose ``main(x, w)`` is this operator alone."""
-    import tvm
-
     params, call = _call(op)
     return tvm.IRModule.from_expr(relay().Function(params, call))
 
@@ -58,8 +56,6 @@ def differentiated(op: Operator) -> Any:
     """Return a module whose ``main(x, w, dy)`` gives ``(loss, (dx, dw, ddy))``, loss = sum(op *
     dy).
     """
-    import tvm
-
     r = relay()
     params, call = _call(op)
     shape = r.transform.InferTypeLocal(call).shape
