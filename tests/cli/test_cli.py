@@ -86,6 +86,7 @@ def test_3d_and_free_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert status == 0 and "5x2x3x4x3 * 2x2x3x3x3 s2 op1 g2" in out
 
 
+@pytest.mark.smoke
 def test_gradients_at_zero(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Relu of zeros, no batch, layer norm: TVM differentiates these otherwise or not at all."""
     model = nn.Sequential(nn.Conv1d(2, 3, 3, bias=False), nn.ReLU(), nn.LayerNorm(6))

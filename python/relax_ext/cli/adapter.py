@@ -20,6 +20,7 @@ from conv_cli.model import Model
 from conv_cli.operators import Operator
 from conv_cli.usage import RELAX
 from topi_ext.code_cache.build import why_nothing_is_kept
+from topi_ext.compat import variable_name
 from topi_ext.kernel.info import KernelInfo
 from topi_ext.tuning.rpc import Board
 
@@ -45,7 +46,7 @@ def from_tflite(model: Any, inputs: Mapping[str, Any]) -> Any:
     mod = convert(model, shape_dict={name: tuple(t.shape) for name, t in inputs.items()})
     main = mod["main"]
     # Weights that the importer keeps out of the module follow the inputs.
-    weights = [param.name_hint for param in main.params[len(inputs) :]]
+    weights = [variable_name(param) for param in main.params[len(inputs) :]]
     return relax.transform.BindParams("main", dict(zip(weights, main.attrs["params"])))(mod)
 
 

@@ -67,7 +67,7 @@ def differentiate(mod: Any, cotangents: Sequence[Any], wanted: Sequence[str]) ->
             total = bb.emit_output(total)
         bb.emit_func_output(total)
     mod = relax.training.AppendLoss("main", bb.get()["loss"], len(ys))(mod)
-    params = [p for p in mod["main_loss"].params if p.name in set(wanted)]
+    params = [p for p in mod["main_loss"].params if compat.variable_name(p) in wanted]
     return relax.transform.Gradient("main_loss", params)(mod)
 
 
@@ -151,7 +151,7 @@ def check_model(
     for spec in exported.graph_signature.input_specs:
         if spec.kind is kinds.PARAMETER:
             values[spec.arg.name] = exported.state_dict[spec.target].detach()
-    names = [p.name for p in mod["main"].params]
+    names = [compat.variable_name(p) for p in mod["main"].params]
     wanted = [n for n in names if values[n].dtype.is_floating_point]
     types = _leaf_types(compat.type_of(mod["main"].body))
 

@@ -77,6 +77,7 @@ from .ir import (
     tensor_type_of,
     tuple_type,
     type_of,
+    variable_name,
 )
 from .operators import (
     Replaced,
@@ -243,6 +244,7 @@ __all__ = [
     "unrolled_by_compiler",
     "untested",
     "uses_var",
+    "variable_name",
     "with_choice",
     "with_initial_values",
     "with_merged_loops",

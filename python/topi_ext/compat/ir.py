@@ -96,6 +96,11 @@ def size_variables(type_: Any) -> list[Any]:
     return list((analysis.tir_vars_in_struct_info if is_old else analysis.tir_vars_in_type)(type_))
 
 
+def variable_name(variable: Any) -> str:
+    """Return the name of a variable of Relax."""
+    return str(getattr(variable, "name", None) or variable.name_hint)
+
+
 def type_of(expr: Any) -> Any:
     """Return the type of a normalized Relax expression."""
     return expr.struct_info if infer_key() == "FInferStructInfo" else expr.ty
