@@ -51,7 +51,7 @@ def test_a_layer_is_one_kernel(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Of known rows, then of any number of them, which share a kernel."""
+    """Run known rows, then any number of them, which share a kernel."""
     monkeypatch.setenv("TVM_CONV_VERBOSE", "1")
     torch.manual_seed(0)
     model = nn.Sequential(layer(256, 512), nn.ReLU(), layer(512, 64)).eval()
