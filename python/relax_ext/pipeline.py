@@ -32,6 +32,7 @@ from topi_ext.target import advise
 from .fusion.channels_last import channels_last
 from .fusion.enlarged import read_before_enlarging
 from .fusion.fuse import fuse_kernels
+from .fusion.moved import move_bytes
 from .legalizations import log_softmax, reshapes, size_parameters, sums
 
 R = relax()
@@ -126,7 +127,7 @@ def first_passes(module: Any, packs_parameters: bool = False) -> list[Any]:
         R.transform.DeadCodeElimination(),
         *(
             _pass(partial(function, packs_parameters=packs_parameters), function.__name__)
-            for function in (read_before_enlarging, channels_last, fuse_kernels)
+            for function in (move_bytes, read_before_enlarging, channels_last, fuse_kernels)
         ),
     ]
 
