@@ -34,6 +34,7 @@ from .matmul import MATMUL
 from .matmul import read as read_product
 from .patterns import Function, Lookup, Readers, Scope, is_operator, number_in
 from .quantized import of_bytes, stands_for
+from .quantized_products import product_of_bytes
 from .resizes import read as read_resize
 from .rows import read as read_rows
 from .transposes import read as read_transpose
@@ -140,7 +141,7 @@ def transposes(call: Any, _: Scope) -> Match | None:
 def products_and_rows(call: Any, scope: Scope) -> Match | None:
     """Read a convolution, a matrix product, a resize, a softmax or a norm."""
     if call.op.name == MATMUL:
-        return read_product(call, scope.outside)
+        return product_of_bytes(call, scope) or read_product(call, scope.outside)
     if call.op.name in STOCK:
         return _read_conv(call, scope.lookup)
     return read_resize(call) or read_rows(call, scope.lookup)

@@ -86,7 +86,7 @@ class _Fuser(PyExprMutator):  # type: ignore[misc]
             return super().visit_call_(call)
         match = chain.match._replace(inputs=tuple(map(self.visit_expr, chain.match.inputs)))
         operands = [
-            operand if isinstance(operand, np.ndarray) else self.visit_expr(operand)
+            operand if isinstance(operand, np.ndarray) else self._emitted(operand)
             for operand in chain.operands
         ]
         is_packed = chain.anchor.has_weight and chain.match.inputs[1] in self.parameters
@@ -96,3 +96,8 @@ class _Fuser(PyExprMutator):  # type: ignore[misc]
         for view in chain.views:
             result = R.Call(view.op, [self.builder_.emit(result), *view.args[1:]], view.attrs)
         return result
+
+    def _emitted(self, operand: Any) -> Any:
+        """Return the operand of a step, which may be computed for it."""
+        operand = self.visit_expr(operand)
+        return self.builder_.emit(operand) if isinstance(operand, R.Call) else operand

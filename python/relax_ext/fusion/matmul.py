@@ -47,15 +47,15 @@ def _operand(
     operand: Any, number: int, anchor: ProductAnchor, lookup: Lookup
 ) -> tuple[Any, ProductAnchor]:
     """Return an operand as it is stored, before views, and before a cast that a kernel makes."""
-    operand, anchor = stored(operand, number, anchor, lookup, _is_readable)
+    operand, anchor = stored(operand, number, anchor, lookup, is_readable)
     call = call_of(operand, lookup)
     if call is not None and call.op.name == "relax.astype":
         widened = anchor.widened_from(number, dtype_of(call.args[0]))
         if widened is not None:
-            return stored(call.args[0], number, widened, lookup, _is_readable)
+            return stored(call.args[0], number, widened, lookup, is_readable)
     return operand, anchor
 
 
-def _is_readable(call: Any, anchor: ProductAnchor) -> bool:
+def is_readable(call: Any, anchor: ProductAnchor) -> bool:
     """Return whether the kernel should read the operand of a call; reshapes cost nothing."""
     return call.op.name not in RESHAPES and anchor.problem(()).is_matrix_product

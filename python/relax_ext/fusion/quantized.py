@@ -68,7 +68,7 @@ def of_bytes(match: Match, conv: Conv, lookup: Lookup) -> Match | None:
         the data, for scales that differ within an output channel, and for zero points for which the
         target has no kernels.
     """
-    data, weight = (_operand(one, lookup) for one in match.inputs)
+    data, weight = (operand_of(one, lookup) for one in match.inputs)
     if data is None or weight is None or (data.scale is None) != (weight.scale is None):
         return None
     zero_points = data.zero_point, weight.zero_point
@@ -90,7 +90,7 @@ def of_bytes(match: Match, conv: Conv, lookup: Lookup) -> Match | None:
     return Match(ConvAnchor(conv.op, base), (data.tensor, weight.tensor), match.type, steps)
 
 
-def _operand(expr: Any, lookup: Lookup) -> Bytes | None:
+def operand_of(expr: Any, lookup: Lookup) -> Bytes | None:
     """Return the value that an operand represents, looking through views of constants."""
     views = []
     call = call_of(expr, lookup)
@@ -160,16 +160,21 @@ def _one_of(values: np.ndarray, dtype: str) -> int | None:
 
 def _factor(conv: Conv, data: np.ndarray, weight: np.ndarray) -> np.ndarray | None:
     """Return the factor of the sums: one number, or one for each channel of the result."""
+    is_transposed = conv.kind == "conv_transpose"
+    kept = conv.layouts["w"].order.index("I" if is_transposed else "O")
+    return factor_of(data, weight, kept, conv.known_geometry.groups if is_transposed else 1)
+
+
+def factor_of(data: np.ndarray, weight: np.ndarray, kept: int, times: int = 1) -> np.ndarray | None:
+    """Return the factor of sums that vary along axis `kept` of the weight, repeated `times`."""
     if data.size != 1:
         return None
     if weight.size > 1:
-        is_transposed = conv.kind == "conv_transpose"
-        order, kept = conv.layouts["w"].order, "I" if is_transposed else "O"
-        weight = np.moveaxis(weight, order.index(kept), 0)
+        weight = np.moveaxis(weight, kept, 0)
         weight = weight.reshape(weight.shape[0], -1)
         if np.any(weight != weight[:, :1]):
             return None
-        weight = np.tile(weight[:, 0], conv.known_geometry.groups if is_transposed else 1)
+        weight = np.tile(weight[:, 0], times)
     factor = data.astype("float64").reshape(-1) * weight.astype("float64").reshape(-1)
     return factor if is_normal(factor) else None
 

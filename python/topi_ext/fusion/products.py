@@ -12,7 +12,7 @@ from ..spec.conv import BYTE_RANGES
 from ..spec.dtypes import FLOATS
 from ..spec.geometry import Size
 from ..spec.matmul import MatMul
-from ..spec.post_ops import PostOp
+from ..spec.post_ops import NO_ZERO_POINTS, PostOp, ZeroPoints
 from .anchors import MatrixAnchor
 from .axes import Letters
 
@@ -35,10 +35,13 @@ class ProductAnchor(MatrixAnchor):
         Dtypes of both operands, as they are stored, and of the result.
     factor : float
         Number that multiplies the sums, in place of an operand.
+    zero_points : tuple of int
+        Numbers that stand for zero in both operands, of integers.
     """
 
     dtypes: tuple[str, str, str]
     factor: float = 1.0
+    zero_points: ZeroPoints = NO_ZERO_POINTS
 
     name = "matmul"
     has_weight = True
@@ -114,7 +117,7 @@ class ProductAnchor(MatrixAnchor):
         steps = (*first, *self.epilogue(epilogue, before=len(first)))
         x, w, y = ("".join(axes) for axes in self.letters.tensors)
         sizes = tuple(self.letters.sizes.items())
-        return MatMul(sizes, x, w, y, self.dtypes, steps).merged()
+        return MatMul(sizes, x, w, y, self.dtypes, steps, zero_points=self.zero_points).merged()
 
 
 def is_moderate(factor: float) -> bool:
