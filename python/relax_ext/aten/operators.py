@@ -56,6 +56,7 @@ _OF_GRAPHS = (
     pools,
     resizes,
     indexing,
+    quantized,
 )
 
 CONVERTERS: dict[str, Converter] = {
@@ -63,7 +64,7 @@ CONVERTERS: dict[str, Converter] = {
 }
 """The converter of each operator by name and overload, as graphs of ``torch.compile`` have them."""
 
-_OF_PROGRAMS = (*_OF_GRAPHS, attention, losses, quantized)
+_OF_PROGRAMS = (*_OF_GRAPHS, attention, losses)
 
 IMPORTED: dict[str, Converter] = {
     **CONVERTERS,

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import fx
 from torch._ops import OpOverload
@@ -25,7 +26,7 @@ from topi_ext.compat import tensor_type as tensor_type_
 from topi_ext.interrupts import raise_interrupt
 from topi_ext.notices import one_line
 
-from ..aten.calls import Call, Unsupported, torch_dtype_name, why_not
+from ..aten.calls import Call, Refused, Unsupported, torch_dtype_name, why_not
 from ..aten.operators import CONVERTERS as ATEN
 from ..aten.results import as_stated
 from ..aten.scalars import float_scalar
@@ -36,6 +37,8 @@ from .memory import apart
 __all__ = ["AtenImporter", "Unsupported", "expr_of"]
 
 R = relax()
+
+NAMESPACES = ("aten", "prims", "quantized_decomposed")
 
 CONVERTERS = {**ATEN, **attention_kernels.converters()}
 """The converter of each operator by name and overload."""
@@ -83,6 +86,7 @@ class AtenImporter(translator.ExportedProgramImporter):  # type: ignore[misc]
         inputs: Sequence[fx.Node],
         statics: Sequence[fx.Node],
         outputs: Sequence[fx.Node],
+        constants: Mapping[fx.Node, np.ndarray] | None = None,
         known: Mapping[str, int] | None = None,
     ) -> Any:
         """Import nodes as one function.
@@ -97,6 +101,8 @@ class AtenImporter(translator.ExportedProgramImporter):  # type: ignore[misc]
             Inputs that stay equal over many calls, such as weights.
         outputs : sequence of torch.fx.Node
             The results, in order.
+        constants : mapping of torch.fx.Node to numpy.ndarray, optional
+            Values that they read too, which the function contains.
         known : mapping of str to int, optional
             The value of each symbol, for a function of known sizes.
 
@@ -123,6 +129,8 @@ class AtenImporter(translator.ExportedProgramImporter):  # type: ignore[misc]
         params = [self._parameter(node) for node in places]
         if sizes:
             params.insert(0, R.Var("sizes", shape_type(sizes)))
+        for node, value in (constants or {}).items():
+            self.env[node] = R.const(value)
         count = len(params) - len(statics)
         failure = None
         with builder.function("main", params, attrs={"num_input": count}):
@@ -180,7 +188,7 @@ class AtenImporter(translator.ExportedProgramImporter):  # type: ignore[misc]
     def _overload(self, node: fx.Node) -> OpOverload | None:
         """Return the operator of a node, if it has a converter."""
         target = node.target
-        if not isinstance(target, OpOverload) or target.namespace not in ("aten", "prims"):
+        if not isinstance(target, OpOverload) or target.namespace not in NAMESPACES:
             return None
         return target if target.__name__ in CONVERTERS else None
 
@@ -214,6 +222,8 @@ class AtenImporter(translator.ExportedProgramImporter):  # type: ignore[misc]
             return as_stated(call, CONVERTERS[overload.__name__](call))
         except Unsupported:
             raise
+        except Refused as error:
+            raise Unsupported(node, str(error)) from error
         except Exception as error:  # any error of a converter of TVM
             raise_interrupt()
             raise Unsupported(node, one_line(error, 200)) from error

@@ -23,6 +23,7 @@ from topi_ext.spec.geometry import fail
 
 from ..registry import registered
 from . import report
+from .affine import keep_whole
 from .checkpoints import separate_updates
 from .decompositions import decompositions, whole_upsamples
 from .draws import detach_draws
@@ -51,7 +52,7 @@ def tvm_conv(
     ----------
     graph_module : fx.GraphModule
     example_inputs : sequence
-        Fake tensors.
+        Tensors of the first call.
     options : mapping, optional
         See :class:`.options.Options`.
     mode : str, optional
@@ -71,13 +72,14 @@ def tvm_conv(
     chosen, unordered = Options.of(options), set[str]()
     if chosen.static_sizes is None:
         chosen = replace(chosen, static_sizes=0 if are_stated() else STATIC_SIZES)
+    keep_whole(graph_module)
     given = (*graph_module.parameters(), *example_inputs)
     needs = (isinstance(one, torch.Tensor) and one.requires_grad for one in given)
     trains = torch.is_grad_enabled() and any(needs)
     compiler = aot_autograd(
-        fw_compiler=_compiler("forward", chosen, unordered),
+        fw_compiler=_compiler("forward", chosen, unordered, example_inputs),
         bw_compiler=_compiler("backward", chosen, unordered),
-        inference_compiler=_compiler("inference", chosen, unordered),
+        inference_compiler=_compiler("inference", chosen, unordered, example_inputs),
         decompositions=decompositions(trains=trains and chosen.dtype is None),
         partition_fn=partial(_partitioned, chosen),
     )
@@ -101,17 +103,19 @@ def _prepare(graph_module: fx.GraphModule, options: Options) -> None:
         graph_module.recompile()
 
 
-def _compiler(kind: str, options: Options, unordered: set[str]) -> Callable[..., Any]:
+def _compiler(
+    kind: str, options: Options, unordered: set[str], given: Sequence[Any] = ()
+) -> Callable[..., Any]:
     """Return a compiler of AOTAutograd.
 
     `unordered` names the values that a forward graph saves for its backward graph, and whose
-    strides PyTorch does not see.
+    strides PyTorch does not see.  `given` are the inputs of the first call.
     """
 
     def compile_graph(graph_module: fx.GraphModule, _: Any) -> Callable[[list[Any]], Any]:
         if kind == "inference":
             _prepare(graph_module, options)
-        return _boxed(_compiled(graph_module, kind, options, unordered).forward)
+        return _boxed(_compiled(graph_module, kind, options, unordered, given).forward)
 
     return compile_graph
 
@@ -172,6 +176,7 @@ def _compiled(
     kind: str,
     options: Options,
     unordered: set[str],
+    given: Sequence[Any] = (),
     allowed: Container[Any] = (),
 ) -> fx.GraphModule:
     """Return the graph with compiled parts; the graph itself if there is nothing to compile.
@@ -189,7 +194,7 @@ def _compiled(
     try:
         with keep_interrupts():
             _refuse(calls)
-            compiled = GraphCompiler(graph_module, options, record, unordered).run()
+            compiled = GraphCompiler(graph_module, options, record, unordered, given).run()
     except Exception as error:
         if options.raises:
             raise

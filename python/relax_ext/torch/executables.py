@@ -21,6 +21,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic
 from topi_ext.compat import relax
 
 from .allocation import called
+from .known import Kept
 
 R = relax()
 
@@ -65,7 +66,7 @@ class Executable:
         self._compiled = compiled
         self.is_for_all = is_for_all
         self._local = threading.local()
-        self._packed: tuple[Any, ...] = (None, None, None)
+        self._packed = Kept()
 
     def __call__(self, name: str, *arguments: Any) -> Any:
         """Return the results of a function by its name."""
@@ -75,17 +76,8 @@ class Executable:
         return called(self._compiled, machine, name, *arguments)
 
     def weights(self, given: Sequence[torch.Tensor], pack: Callable[..., Any]) -> list[Any]:
-        """Return the packed weights, which are kept until a change of a weight is detected.
-
-        A tensor of inference mode has no version, so it is packed at every call.
-        """
-        is_tracked = not any(weight.is_inference() for weight in given)
-        now = [(weight.data_ptr(), weight._version) for weight in given] if is_tracked else None
-        seen, packed, _ = self._packed
-        if now is None or now != seen:
-            packed = list(pack(self, given))
-            # Their memory is kept too, because the address of a freed one could be used again.
-            self._packed = (now, packed, [weight.detach() for weight in given])
+        """Return the packed weights, which are kept until a change of a weight is detected."""
+        packed: list[Any] = self._packed.of(given, lambda: list(pack(self, given)))
         return packed
 
 

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from types import BuiltinFunctionType
 from typing import Any
 
+import torch
 from torch import fx
 from torch._guards import TracingContext
 
@@ -17,6 +19,7 @@ from ..aten.strides import is_permuted
 from . import attention, report
 from .aten import AtenImporter, Unsupported
 from .draws import is_place, is_random, state_repeated
+from .known import is_quantization
 from .options import Options
 from .part import Context, ImportedPart, compile_part, import_part
 from .partition import ASSERTIONS, Partition, Subgraph, is_size, is_view, packet_of
@@ -37,6 +40,8 @@ class GraphCompiler:
     unordered : set of str
         Names of values that a forward graph saves for its backward graph and whose strides PyTorch
         does not see.  A forward graph adds them, a backward graph reads them.
+    given : sequence
+        The inputs of the first call.
     """
 
     def __init__(
@@ -45,11 +50,13 @@ class GraphCompiler:
         options: Options,
         record: report.Graph,
         unordered: set[str],
+        given: Sequence[Any] = (),
     ) -> None:
         self._module = graph_module
         self._options = options
         self._record = record
         self._unordered = unordered
+        self._given = given
         self._refused: dict[fx.Node, str] = {}
         self._failed = 0
         self._importer = AtenImporter()
@@ -69,7 +76,7 @@ class GraphCompiler:
         Exception
             If no part can be compiled; with ``unknown="raise"`` if an operator cannot.
         """
-        context = Context(self._inputs, self._frozen(), self._kept())
+        context = Context(self._inputs, self._frozen(), self._kept(), self._known())
         compiled: dict[Any, ImportedPart] = {}
         while True:
             partition, imported = self._imported(context)
@@ -170,11 +177,21 @@ class GraphCompiler:
 
     def _frozen(self) -> set[fx.Node]:
         """Return the inputs of an inference graph that are parameters or buffers."""
-        if not self._options.freeze or self._record.kind != "inference":
-            return set()
+        freezes = self._options.freeze and self._record.kind == "inference"
+        return self._stay() if freezes else set()
+
+    def _stay(self) -> set[fx.Node]:
+        """Return the inputs of a forward or inference graph that are parameters or buffers."""
         metadata = _metadata()
         indices = (metadata and metadata.static_input_indices) or []
         return {self._inputs[index] for index in indices if index < len(self._inputs)}
+
+    def _known(self) -> dict[fx.Node, torch.Tensor]:
+        """Return the inputs whose values code may contain: parameters of quantization."""
+        if len(self._given) != len(self._inputs):
+            return {}
+        stay, given = self._stay(), zip(self._inputs, self._given)
+        return {node: one for node, one in given if node in stay and is_quantization(node, one)}
 
     def _kept(self) -> set[fx.Node]:
         """Return the values between forward and backward graph whose axes have another order."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -27,6 +27,7 @@ from ..fusion.fuse import EXPECTED
 from . import report
 from .aten import AtenImporter, Unsupported, expr_of
 from .executables import Executables, Sizes
+from .known import ByValues, Values
 from .options import Options
 from .partition import Subgraph, is_size, operators
 from .run import CompiledPart, Operand, Output, Result, SizeSource
@@ -62,11 +63,53 @@ class Context:
     unordered : set of fx.Node
         Values whose strides PyTorch does not see: those that a forward graph saves for its backward
         graph.
+    known : mapping of fx.Node to torch.Tensor
+        Inputs whose values compiled code contains.
     """
 
     inputs: Sequence[fx.Node]
     frozen: set[fx.Node]
     unordered: set[fx.Node]
+    known: Mapping[fx.Node, torch.Tensor]
+
+
+Graph = tuple[Sequence[fx.Node], Sequence[fx.Node], Sequence[fx.Node], Sequence[fx.Node]]
+"""Nodes, and their inputs, statics and outputs, as :meth:`.aten.AtenImporter.graph` takes them."""
+
+
+class Modules:
+    """Modules of Relax of a subgraph.
+
+    Attributes
+    ----------
+    first : Values
+        Values that the first of them contains.
+    symbols : list of str
+        Names of the sizes.
+    expected : dict of str to int
+        Sizes that calls are expected to have, by these names.
+    """
+
+    def __init__(
+        self, importer: AtenImporter, given: Graph, places: Sequence[fx.Node], first: Values
+    ) -> None:
+        self._graph, self._lock = partial(importer.graph, *given), importer.lock
+        self._places, self.first, self.expected = places, first, dict[str, int]()
+        self._cached = lru_cache(maxsize=2)(self._imported)  # of all sizes, and of some
+        self._cached(None, first)
+        self.symbols = list(importer.symbols)
+
+    def of(self, sizes: Sizes | None, values: Values) -> Any:
+        """Return the module for sizes, or for all if they are None, that contains values."""
+        with self._lock:
+            module = self._cached(sizes, values)
+        if sizes is None and self.expected:
+            module["main"] = module["main"].with_attr(EXPECTED, self.expected)
+        return module
+
+    def _imported(self, sizes: Sizes | None, values: Values) -> Any:
+        known = None if sizes is None else dict(zip(self.symbols, sizes))
+        return self._graph(dict(zip(self._places, values.arrays)), known)
 
 
 @dataclass
@@ -75,8 +118,7 @@ class ImportedPart:
 
     Attributes
     ----------
-    module_of : callable
-        Returns its module of Relax for sizes, or for all sizes if it is called with None.
+    modules : Modules
     hints : tuple of int or None
         The sizes for which the graph was traced, None if one of them is not known.
     runner : CompiledPart
@@ -85,7 +127,7 @@ class ImportedPart:
     record : report.Part
     """
 
-    module_of: Callable[[Sizes | None], Any]
+    modules: Modules
     hints: Sizes | None
     runner: CompiledPart
     in_pytorch: Callable[[], Any]
@@ -104,23 +146,26 @@ def import_part(
     Unsupported
         For the nodes that have to stay in PyTorch.
     """
-    tensors = [node for node in subgraph.inputs if _is_operand(node)]
+    known = [node for node in subgraph.inputs if node in context.known]
+    tensors = [node for node in subgraph.inputs if _is_operand(node) and node not in known]
     static = [node for node in tensors if node in context.frozen]
     operands = [node for node in tensors if node not in context.frozen] + static
     results = [node for node in subgraph.outputs if isinstance(node.meta.get("val"), torch.Tensor)]
     copy = _Copy(subgraph, context.unordered)
     try:
         arguments = [copy.operand(node) for node in operands]
+        places = [copy.constant(node) for node in known]
         copy.body()
         outputs = [copy.result(node) for node in results]
         count = len(operands) - len(static)
         given = (copy.nodes, arguments[:count], arguments[count:], outputs)
-        module = importer.graph(*given)
+        values = Values.of([context.known[node] for node in known])
+        modules = Modules(importer, given, places, values)
     except Unsupported as error:
         for refusal in (error, *error.others):
             refusal.node = copy.original(refusal.node)
         raise
-    symbols, fixed = list(importer.symbols), subgraph.fixed()
+    symbols, fixed = modules.symbols, subgraph.fixed(known)
     sizes = [_source(symbol, subgraph, context.inputs) for symbol in symbols]
     runner = CompiledPart(
         name=name,
@@ -129,45 +174,36 @@ def import_part(
             for node in operands
         ],
         static=len(static),
+        known=[subgraph.inputs.index(node) for node in known],
         sizes=sizes,
         outputs=[_output(node, results, symbols) for node in subgraph.outputs],
         results=[_result(node, copy.order(node), symbols, node in fixed) for node in results],
     )
-
-    @lru_cache(maxsize=1)  # asked for what is kept, then compiled
-    def with_sizes(known: Sizes) -> Any:
-        return importer.graph(*given, dict(zip(symbols, known)))
-
-    def module_of(known: Sizes | None) -> Any:
-        if known is None:
-            return module
-        with importer.lock:
-            return with_sizes(known)
-
-    record = report.Part(operators(subgraph.nodes), len(static))
     hints = _hints(subgraph, sizes)
     if hints:
-        module["main"] = module["main"].with_attr(
-            EXPECTED, dict(zip(symbols, map(_rounded, hints)))
-        )
-    return ImportedPart(module_of, hints, runner, subgraph.module, record)
+        modules.expected = dict(zip(symbols, map(_rounded, hints)))
+    record = report.Part(operators(subgraph.nodes), len(static))
+    return ImportedPart(modules, hints, runner, subgraph.module, record)
 
 
 def compile_part(part: ImportedPart, options: Options) -> CompiledPart:
     """Compile an imported part for the sizes for which it was traced, and return its runner."""
     count = options.static_sizes or 0 if part.hints else 0
-    executables = Executables(
-        partial(_compiled, part, options), partial(_kept, part, options), count
-    )
-    executables.of(part.hints or ())
-    part.runner.load(executables, part.in_pytorch, options.threads)
+
+    def executables(values: Values) -> Executables:
+        build, find = (partial(one, part, options, values) for one in (_compiled, _kept))
+        return Executables(build, find, count)
+
+    by_values = ByValues(executables, part.modules.first)
+    by_values.first.of(part.hints or ())
+    part.runner.load(by_values, part.in_pytorch, options.threads)
     return part.runner
 
 
-def _kept(part: ImportedPart, options: Options, sizes: Sizes | None) -> Any:
+def _kept(part: ImportedPart, options: Options, values: Values, sizes: Sizes | None) -> Any:
     """Return the executable of a part for sizes if one is kept, else None."""
     try:
-        module, packs = part.module_of(sizes), part.runner.static > 0
+        module, packs = part.modules.of(sizes, values), part.runner.static > 0
     except Unsupported:
         return None
     target = options.compile_target()
@@ -175,7 +211,7 @@ def _kept(part: ImportedPart, options: Options, sizes: Sizes | None) -> Any:
 
 
 @keep_interrupts()
-def _compiled(part: ImportedPart, options: Options, sizes: Sizes | None) -> Any:
+def _compiled(part: ImportedPart, options: Options, values: Values, sizes: Sizes | None) -> Any:
     """Return the executable of a part for sizes, or None if these have to stay in PyTorch.
 
     Raises
@@ -185,7 +221,7 @@ def _compiled(part: ImportedPart, options: Options, sizes: Sizes | None) -> Any:
     """
     begin, target = time.perf_counter(), options.compile_target()
     try:
-        module, packs = part.module_of(sizes), part.runner.static > 0
+        module, packs = part.modules.of(sizes, values), part.runner.static > 0
         return compiled(module, target, options.database, packs_parameters=packs)
     except Exception as error:
         raise_interrupt()
@@ -220,6 +256,11 @@ class _Copy:
         if permutation:
             self._values[node] = self._transposed(argument, inverse(permutation), value)
         return argument
+
+    def constant(self, node: fx.Node) -> fx.Node:
+        """Return what stands for an input whose values are known."""
+        self._values[node] = self._placeholder(node, node.meta["val"])
+        return self._values[node]
 
     def body(self) -> None:
         """Copy the nodes."""

@@ -107,9 +107,11 @@ class Subgraph:
         """Return what tells this subgraph from another one of the same graph."""
         return tuple(self.nodes), tuple(self.outputs)
 
-    def fixed(self) -> set[fx.Node]:
-        """Return the nodes that follow from no tensor outside, such as zeros of known shape."""
-        found = set[fx.Node]()
+    def fixed(self, known: Sequence[fx.Node] = ()) -> set[fx.Node]:
+        """Return the nodes that follow from no tensor outside but `known` ones, such as zeros of
+        known shape.
+        """
+        found = set(known)
         for node in self.nodes:
             if all(read in found or is_size(read) for read in node.all_input_nodes):
                 found.add(node)

@@ -20,7 +20,8 @@ from torch.utils import dlpack
 from ..aten.strides import Order, restrided
 from . import openmp
 from .allocation import release as _release
-from .executables import Executable, Executables
+from .executables import Executable
+from .known import ByValues
 
 ALIGNMENT = 64
 """Alignment of tensors in bytes that TVM's code expects."""
@@ -72,6 +73,8 @@ class CompiledPart:
         Operands; those whose packed form is kept come last.
     static : int
         Number of operands whose packed form is kept.
+    known : list of int
+        Arguments whose values the compiled function contains.
     sizes : list of SizeSource
         Source of each symbol.
     outputs : list of Output
@@ -81,6 +84,7 @@ class CompiledPart:
     name: str
     operands: list[Operand]
     static: int
+    known: list[int]
     sizes: list[SizeSource]
     outputs: list[Output]
     results: list[Result]
@@ -92,10 +96,10 @@ class CompiledPart:
         self.is_loaded = False
 
     def load(
-        self, executables: Executables, in_pytorch: Callable[[], Any], threads: int | None
+        self, executables: ByValues, in_pytorch: Callable[[], Any], threads: int | None
     ) -> None:
-        """Set the compiled functions, what makes PyTorch's own for sizes that they are not for, and
-        the number of threads to run on.
+        """Set the compiled functions, what makes PyTorch's own for sizes and values that they are
+        not for, and the number of threads to run on.
         """
         self._executables = executables
         self._in_pytorch = cache(in_pytorch)
@@ -109,7 +113,8 @@ class CompiledPart:
 
     def _run(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         sizes = tuple(int(_size(arguments, source)) for source in self.sizes)
-        executable = self._executables.of(sizes)
+        executables = self._executables.of([arguments[index] for index in self.known])
+        executable = None if executables is None else executables.of(sizes)
         if executable is None:
             outputs: tuple[Any, ...] = self._in_pytorch()(*arguments)
             return outputs
