@@ -6,7 +6,6 @@ torchao's ``convert_pt2e`` writes the operators that are written here by hand.
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import numpy as np
@@ -15,71 +14,23 @@ import tvm
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
 from tvm.relax.frontend.torch import from_exported_program  # noqa: E402
 
-from helpers.imported import is_right, piped, runner, uncorrected  # noqa: E402
-from helpers.whole import Function  # noqa: E402
-
-importlib.import_module("torch.ao.quantization.fx._decomposed")  # registers the operators
-OPS = torch.ops.quantized_decomposed
-
-UINT8 = (0, 255, torch.uint8)
-INT8 = (-128, 127, torch.int8)
-SEVEN_BITS = (0, 127, torch.uint8)
-SYMMETRIC = (-127, 127, torch.int8)
-
-
-class Steps(nn.Module):
-    """A layer of integers with a scale for each channel, or one for all."""
-
-    def __init__(self, rng: Any, shape: tuple[int, ...], axis: int = 0, single: bool = False):
-        super().__init__()
-        values = torch.from_numpy(rng.integers(-127, 128, shape, "int8"))
-        scales = torch.from_numpy(rng.uniform(0.002, 0.004, shape[axis]).astype("float32"))
-        self.register_buffer("values", values)
-        self.register_buffer("scales", scales[0] if single else scales)
-        self.register_buffer("zeros", torch.zeros_like(self.scales, dtype=torch.int64))
-        self.bias = nn.Parameter(torch.from_numpy(rng.standard_normal(shape[axis], "float32")))
-        self.axis, self.single = axis, single
-
-    def forward(self) -> Any:
-        if self.single:
-            return OPS.dequantize_per_tensor.tensor(
-                self.values, self.scales, self.zeros, *SYMMETRIC
-            )
-        return OPS.dequantize_per_channel(
-            self.values, self.scales, self.zeros, self.axis, *SYMMETRIC
-        )
-
-
-def bytes_of(x: Any, scale: float, zero: int, limits: Any) -> Any:
-    stored = OPS.quantize_per_tensor(x, scale, zero, *limits)
-    return OPS.dequantize_per_tensor(stored, scale, zero, *limits)
-
-
-class Decoder(nn.Module):
-    """A convolution, a convolution with a residual, and a transposed convolution."""
-
-    STEP = 0.05
-
-    def __init__(self, rng: Any, limits: Any, single: bool):
-        super().__init__()
-        self.first = Steps(rng, (8, 3, 3, 3), single=single)
-        self.second = Steps(rng, (8, 8, 3, 3), single=single)
-        self.last = Steps(rng, (8, 4, 4, 4), axis=1, single=single)
-        self.limits = limits
-
-    def forward(self, x: Any) -> Any:
-        middle = sum(self.limits[:2]) // 2 + 1
-        x = bytes_of(x, 0.04, middle, self.limits)
-        x = F.relu(F.conv2d(x, self.first(), self.first.bias, 2, 1))
-        x = bytes_of(x, 0.05, self.limits[0], self.limits)
-        y = F.conv2d(x, self.second(), self.second.bias, 1, 1)
-        x = bytes_of(y + x, 0.1, middle, self.limits)
-        y = F.conv_transpose2d(x, self.last(), self.last.bias, 2, 1)
-        return bytes_of(y, self.STEP, middle, self.limits)
+from helpers.imported import TARGET, is_right, piped, runner, uncorrected  # noqa: E402
+from helpers.pt2e import (  # noqa: E402
+    INT8,
+    OPS,
+    SEVEN_BITS,
+    SYMMETRIC,
+    UINT8,
+    Classifier,
+    Decoder,
+    assert_within_steps,
+)
+from helpers.whole import Function as Model  # noqa: E402
+from relax_ext.fusion.patterns import Function, is_operator  # noqa: E402
+from relax_ext.pipeline import first_passes  # noqa: E402
+from topi_ext.compat import dtype_name, tensor_type_of  # noqa: E402
 
 
 @pytest.mark.parametrize("decomposed", [True, False], ids=["export", "raw"])
@@ -100,16 +51,40 @@ def test_layers_are_kernels_of_bytes(
     run, kernels = piped(imported())
     for function in (run, runner(imported())):
         got = function(tvm.runtime.from_dlpack(x)).numpy()
-        steps = np.abs(got - want) / Decoder.STEP
-        # Sums are of integers here, of float32 in PyTorch, so that a half rounds elsewhere: a step,
-        # which the layers behind pass on.
-        assert steps.max() < 2.5
-        assert np.mean(steps > 0.5) < 0.01
+        assert_within_steps(got, want, Decoder.STEP)
     convolutions = [name for name in kernels if name.startswith("conv")]
     assert len(convolutions) == 3
     assert all("_cast_multiply_add" in name and "quantize" in name for name in convolutions)
     with uncorrected():
         assert not is_right(imported)
+
+
+@pytest.mark.parametrize("chosen", [False, True], ids=["known", "chosen"])
+@pytest.mark.parametrize("single", [True, False], ids=["per tensor", "per channel"])
+@pytest.mark.parametrize("limits", [UINT8, SYMMETRIC], ids=str)
+def test_bytes_between_layers(
+    limits: Any, single: bool, chosen: bool, rng: np.random.Generator
+) -> None:
+    """Pools, resizes, concatenations and views are of bytes, and linear layers are their
+    products."""
+    model = Classifier(rng, limits, single, chosen).eval()
+    x = torch.from_numpy(rng.standard_normal((2, 3, 12, 12), "float32")) * 2
+    module = from_exported_program(torch.export.export(model, (x,)))
+    with torch.no_grad():
+        want = model(x).numpy()
+    run, kernels = piped(module)
+    assert_within_steps(run(tvm.runtime.from_dlpack(x)).numpy(), want, Classifier.STEP)
+    assert len([name for name in kernels if name.startswith("conv") and "cast" in name]) == 2
+    assert len([name for name in kernels if name.startswith("matmul") and "cast" in name]) == 2
+    with TARGET:
+        module = tvm.transform.Sequential(first_passes(module))(module)
+    dtypes = {
+        call.op.name: tensor_type_of(call).dtype
+        for call in Function.of(module["main"]).values.values()
+        if is_operator(call)
+    }
+    moved = ("relax.nn.max_pool2d", "relax.image.resize2d", "relax.concat")
+    assert {dtype_name(dtypes[name]) for name in moved} == {str(limits[2]).rpartition(".")[2]}
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16])
@@ -130,7 +105,7 @@ def test_each_operator(dtype: Any, rng: np.random.Generator) -> None:
 
     for function in (per_channel, per_tensor):
         want = function(x)
-        run = runner(from_exported_program(torch.export.export(Function(function), (x,))))
+        run = runner(from_exported_program(torch.export.export(Model(function), (x,))))
         got = run(tvm.runtime.from_dlpack(x)).numpy()
         np.testing.assert_array_equal(got, want.numpy())  # scales are powers of two
 
@@ -141,7 +116,7 @@ def test_biases_of_int32() -> None:
     def fractions(x: Any) -> Any:
         return OPS.dequantize_per_tensor(x, 0.25, 3, -(2**31), 2**31 - 1, torch.int32)
 
-    run = runner(from_exported_program(torch.export.export(Function(fractions), (values,))))
+    run = runner(from_exported_program(torch.export.export(Model(fractions), (values,))))
     got = run(tvm.runtime.from_dlpack(values)).numpy()
     np.testing.assert_array_equal(got, fractions(values).numpy())  # the scale is a power of two
 
@@ -150,7 +125,7 @@ def test_refusals_are_one_line() -> None:
     def fractions(x: Any) -> Any:
         return OPS.dequantize_per_tensor(x.to(torch.int64), 0.5, 0, -5, 5, torch.int64)
 
-    exported = torch.export.export(Function(fractions), (torch.zeros(3),))
+    exported = torch.export.export(Model(fractions), (torch.zeros(3),))
     said = r"^dequantize: dtype=int64 must be one of int8, uint8, int16, int32$"
     with pytest.raises(ValueError, match=said):
         from_exported_program(exported)

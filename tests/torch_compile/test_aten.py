@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections import namedtuple
 from collections.abc import Callable
 from functools import partial
@@ -17,6 +18,9 @@ from helpers.torch_backend import compiled
 from relax_ext.torch import attention
 from relax_ext.torch.aten import CONVERTERS
 from relax_ext.torch.decompositions import decompositions, whole_upsamples
+
+importlib.import_module("torch.ao.quantization.fx._decomposed")  # registers the operators
+OPS = torch.ops.quantized_decomposed
 
 Case = Callable[[Any], Any]
 
@@ -239,6 +243,60 @@ CONVOLUTIONS: dict[str, Case] = {
     "line": lambda t: F.conv1d(t.line, t.kernel[:, :, 0], t.bias, padding="same"),
 }
 
+INTEGERS = {torch.uint8: (0, 12), torch.int8: (-5, 12), torch.int16: (-500, 3)}
+"""Dtypes of quantized values, and limits narrower than theirs."""
+
+QUANTIZED: dict[str, Case] = {
+    "per tensor": lambda t: _per_tensor(t.x.detach().float() * 5),
+    "product": lambda t: torch._int_mm(
+        t.i.flatten(2)[0].to(torch.int8), t.i.to(torch.int8)[0, 0].repeat(6, 1)
+    ),
+    "per channel": lambda t: _per_channel(t.x.detach().float() * 5),
+    "ranges": lambda t: (
+        *OPS.choose_qparams.tensor(t.x.detach().float(), 0, 255, 2**-12, torch.uint8),
+        *OPS.choose_qparams.tensor(t.y.detach().float() + 9, -128, 127, 2**-12, torch.int8),
+        *OPS.choose_qparams_symmetric.tensor(t.m.detach().float(), 0, 255, 0.5, torch.uint8),
+        *OPS.choose_qparams_symmetric.tensor(t.m.detach().float(), -127, 127, 0.1, torch.int8),
+    ),
+}
+"""Scales that are read or made here are powers of two, so that no rounding is in doubt."""
+
+
+def _per_tensor(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    scale, zero = torch.full((1,), 0.25, dtype=torch.float64), torch.full((1,), 3)
+    results = []
+    for dtype, limits in INTEGERS.items():
+        ends = [torch.full((), limit) for limit in limits]
+        for quantize, dequantize, *given in (
+            (OPS.quantize_per_tensor, OPS.dequantize_per_tensor, 0.25, 3, *limits),
+            (
+                OPS.quantize_per_tensor.tensor,
+                OPS.dequantize_per_tensor.tensor,
+                scale,
+                zero,
+                *limits,
+            ),
+            (
+                OPS.quantize_per_tensor.tensor2,
+                OPS.dequantize_per_tensor.tensor2,
+                scale,
+                zero,
+                *ends,
+            ),
+        ):
+            stored = quantize(x, *given, dtype)
+            results += [stored, dequantize(stored, *given, dtype)]
+    return tuple(results)
+
+
+def _per_channel(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    steps = 2.0 ** torch.arange(-3, 1, dtype=torch.float64), torch.arange(4)
+    results = []
+    for dtype, limits in INTEGERS.items():
+        stored = OPS.quantize_per_channel(x, *steps, 1, *limits, dtype)
+        results += [stored, OPS.dequantize_per_channel(stored, *steps, 1, *limits, dtype)]
+    return tuple(results)
+
 
 def _assigned(x: torch.Tensor) -> torch.Tensor:
     y = x * 1
@@ -262,6 +320,7 @@ TABLES = {
     "pools": POOLS,
     "resizes": RESIZES,
     "convolutions": CONVOLUTIONS,
+    "quantized": QUANTIZED,
 }
 
 
