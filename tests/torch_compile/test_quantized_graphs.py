@@ -87,10 +87,16 @@ def test_layers_are_kernels_of_bytes(
 @pytest.mark.parametrize("options", [None, FREEZE], ids=["", "freeze"])
 @pytest.mark.parametrize("chosen", [False, True], ids=["known", "chosen"])
 @pytest.mark.parametrize("dynamic", [False, True], ids=["", "dynamic"])
+@pytest.mark.parametrize("limits", [UINT8, SYMMETRIC], ids=str)
 def test_linear_layers_are_kernels_of_bytes(
-    dynamic: bool, chosen: bool, options: Any, kernels: list[list[str]], rng: np.random.Generator
+    limits: Any,
+    dynamic: bool,
+    chosen: bool,
+    options: Any,
+    kernels: list[list[str]],
+    rng: np.random.Generator,
 ) -> None:
-    model = Classifier(rng, SYMMETRIC, False, chosen).eval()
+    model = Classifier(rng, limits, False, chosen).eval()
     run = compiled(model, options)
     for batch in (2, 3) if dynamic else (2,):
         x = image(rng, batch)
@@ -101,6 +107,20 @@ def test_linear_layers_are_kernels_of_bytes(
     assert len(layers(kernels[0], "conv")) == 2
     products = [name for name in kernels[0] if name.startswith("matmul") and "cast" in name]
     assert len(products) == 2
+
+
+def test_products_of_activations(kernels: list[list[str]], rng: np.random.Generator) -> None:
+    """Attention of bytes: scores of queries and keys, then a product by values."""
+
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        q, k, v = (bytes_of(one, 0.03, zero, INT8) for one, zero in ((q, 0), (k, 0), (v, 0)))
+        scores = torch.softmax(q @ k.mT / 4, -1)
+        return bytes_of(bytes_of(scores, 1 / 127, 0, INT8) @ v, 0.02, 3, INT8)
+
+    x = [torch.from_numpy(rng.standard_normal((2, 3, 10, 16), "float32")) for _ in range(3)]
+    assert_within_steps(compiled(function)(*x).numpy(), function(*x).numpy(), 0.02)
+    assert [len(graph.parts) for graph in report().graphs] == [1]
+    assert len([name for name in kernels[0] if name.startswith("matmul_cast_multiply")]) == 2
 
 
 def test_other_values_of_scales_are_seen(

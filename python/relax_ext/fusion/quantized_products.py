@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Matrix products of bytes in whole models, where both operands are dequantized.
 
-The scale and the zero point of the first operand may be known only when the model runs.  Then sums
-are of its bytes themselves, and what the zero point adds to each column is subtracted behind them.
-So it is with rows of any number, of which no kernel subtracts zero points from weights as stored.
+The scale and the zero point of the first operand may be known only when the model runs.  What a
+zero point adds to each column is subtracted behind sums of the bytes themselves, but for constant
+weights: these are packed ahead, where kernels subtract zero points themselves.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from topi_ext.compat import relax, tensor_type_of
+from topi_ext.compat import constant_value, relax, tensor_type_of
 from topi_ext.fusion.post_ops import Step
 from topi_ext.fusion.products import ProductAnchor, W, X
 from topi_ext.spec.conv import BYTE_RANGES
@@ -48,14 +48,16 @@ def product_of_bytes(call: Any, scope: Scope) -> Match | None:
     x, w = operand_of(call.args[X], scope.lookup), operand_of(weight, scope.lookup)
     if shapes is None or w is None or w.scale is None:
         return None
-    data = None
-    if x is None or not all(isinstance(size, int) for shape in shapes for size in shape):
-        data = _dequantize(call.args[X], scope.lookup)
-    if data is not None:
-        if w.zero_point or len(shapes[W]) != 2:
+    is_constant, behind = constant_value(w.tensor) is not None, None
+    if w.zero_point and not is_constant:
+        return None
+    if x is None or (x.zero_point and not is_constant):
+        behind = _dequantize(call.args[X], scope.lookup)
+        if behind is None or w.zero_point or len(shapes[W]) != 2:
             return None
-        x = Bytes(data.args[0], dtype_of(data.args[0]), 0, np.ones(1))
-    if x is None or x.scale is None:
+        scale = np.ones(1) if x is None else x.scale
+        x = Bytes(behind.args[0], dtype_of(behind.args[0]), 0, scale)
+    if x.scale is None:
         return None
     shapes[W] = tuple(shapes[W][axis] for axis in order)
     anchor = ProductAnchor.of(shapes, _SUMS)
@@ -65,7 +67,7 @@ def product_of_bytes(call: Any, scope: Scope) -> Match | None:
     anchor = replace(
         anchor, dtypes=(x.dtype, w.dtype, "float32"), zero_points=(x.zero_point, w.zero_point)
     )
-    steps = _steps(anchor, factor, data, (w.tensor, order[-2]))
+    steps = _steps(anchor, factor, behind, (w.tensor, order[-2]))
     if steps is None:
         return None
     if order != sorted(order):
@@ -96,8 +98,8 @@ def _steps(
 ) -> list[Step] | None:
     """Return the steps behind sums, ``factor * (sums - shift)``; None of one column.
 
-    With the call that dequantizes the data, they do so: the shift is its zero point times the sums
-    of the weight along an axis.
+    With the call that dequantizes the data there is a shift, its zero point times the sums of the
+    weight along an axis; and its scale is a factor where it is not known yet.
     """
     cast = PostOp("cast"), None
     if dequantize is None and factor.size == 1:
@@ -106,12 +108,13 @@ def _steps(
     step = anchor.post_op("multiply", (columns,))
     if step is None:
         return None
-    factors = np.broadcast_to(factor, columns).astype("float32")
     multiply = replace(step, dtype="float32")
+    factors: Any = np.ascontiguousarray(np.broadcast_to(factor, columns).astype("float32"))
     if dequantize is None:
         return [cast, (multiply, factors)]
     _, scale, zero_point = dequantize.args
     sums = R.op.sum(R.op.astype(weight[0], "int32"), weight[1])
     shift = R.op.multiply(R.op.astype(zero_point, "int32"), sums)
-    subtract = replace(step, op="subtract", dtype="int32")
-    return [(subtract, shift), cast, (multiply, R.op.multiply(scale, R.const(factors)))]
+    if constant_value(scale) is None:
+        factors = R.op.multiply(scale, R.const(factors))
+    return [(replace(step, op="subtract", dtype="int32"), shift), cast, (multiply, factors)]
