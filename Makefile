@@ -33,7 +33,7 @@ OPENVINO := "openvino>=2026.4,<2026.5"
 
 # Whose models scripts/real_models.py compiles. Another release may write another graph; torchvision's belongs to torch's.
 MODELS := transformers==5.24.0 diffusers==0.42.1 segmentation-models-pytorch==0.6.0 timm==1.0.31 \
-  torchvision==0.28.0 torchao==0.18.0 monai==1.6.0 einops==0.8.2
+  torchvision==0.28.0 monai==1.6.0 einops==0.8.2
 
 # Where benchmarks write: `make measured` writes the figures of the documents.
 OUT ?= out

@@ -66,7 +66,7 @@ def test_an_operator_that_fails_costs_one_operator(
 
     def failing(part: Any, options: Any) -> Any:
         tried.append(part)
-        text = part.module_of(None).script()
+        text = part.modules.of(None, part.modules.first).script()
         if any(all(name in text for name in names) for names in refused):
             raise RuntimeError(f"no such operators: {refused}")
         return compile_part(part, options)

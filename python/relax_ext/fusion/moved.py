@@ -54,7 +54,7 @@ def move_bytes(module: Any, packs_parameters: bool = False) -> Any:
 
 
 class _Mover(PyExprMutator):  # type: ignore[misc]
-    """What both movers do."""
+    """Both movers."""
 
     names: tuple[str, ...] = ()
 

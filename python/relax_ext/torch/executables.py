@@ -21,7 +21,6 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic
 from topi_ext.compat import relax
 
 from .allocation import called
-from .known import Kept
 
 R = relax()
 
@@ -50,6 +49,27 @@ def are_stated() -> bool:
         for context in contexts
         for size, constraint in zip(context.dynamic_sizes, context.constraint_sizes)
     )
+
+
+class Kept:
+    """A value that follows from tensors, kept until a change of one of them is detected.
+
+    A tensor of inference mode has no version, so it counts as changed at every call.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[Any, ...] = (None, None, None)
+
+    def of(self, tensors: Sequence[torch.Tensor], make: Callable[[], Any]) -> Any:
+        """Return what `make` has made of these tensors, or makes now."""
+        is_tracked = not any(tensor.is_inference() for tensor in tensors)
+        now = [(tensor.data_ptr(), tensor._version) for tensor in tensors] if is_tracked else None
+        seen, made, _ = self._last
+        if now is None or now != seen:
+            made = make()
+            # Their memory is kept too, because the address of a freed one could be used again.
+            self._last = (now, made, [tensor.detach() for tensor in tensors])
+        return made
 
 
 class Executable:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,10 +20,8 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from topi_ext.notices import warn_once
 
+from .executables import Executables, Kept
 from .setup import BACKEND
-
-if TYPE_CHECKING:
-    from .executables import Executables
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,27 +64,6 @@ def _reads(user: fx.Node, node: fx.Node) -> bool:
     names = (argument.name for argument in user.target._schema.arguments)  # type: ignore[union-attr]
     given = {**dict(zip(names, user.args)), **user.kwargs}
     return {name for name, argument in given.items() if argument is node} <= _PARAMETERS
-
-
-class Kept:
-    """What follows from tensors, which is kept until a change of one of them is detected.
-
-    A tensor of inference mode has no version, so it counts as changed at every call.
-    """
-
-    def __init__(self) -> None:
-        self._last: tuple[Any, ...] = (None, None, None)
-
-    def of(self, tensors: Sequence[torch.Tensor], make: Callable[[], Any]) -> Any:
-        """Return what `make` has made of these tensors, or makes now."""
-        is_tracked = not any(tensor.is_inference() for tensor in tensors)
-        now = [(tensor.data_ptr(), tensor._version) for tensor in tensors] if is_tracked else None
-        seen, made, _ = self._last
-        if now is None or now != seen:
-            made = make()
-            # Their memory is kept too, because the address of a freed one could be used again.
-            self._last = (now, made, [tensor.detach() for tensor in tensors])
-        return made
 
 
 class ByValues:
