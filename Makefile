@@ -108,7 +108,8 @@ compiled-models: env-models  ## run and train models of other packages by torch.
 	mkdir -p out
 	.venv-models/bin/python scripts/compiled_models.py --json out/compiled.json $(ARGS)
 
-bench-int8: env-rivals  ## time quantized layers against ONNX Runtime, OpenVINO and our float32, write out/bench_int8.json and .png
+bench-int8: env-models env-rivals  ## time quantized layers and whole models against ONNX Runtime, OpenVINO, inductor and our float32, write out/bench_int8.json, bench_int8_models.json and .png
+	$(call benchmark,.venv-models/bin/python,bench_int8_models,bench_int8_models)
 	$(call benchmark,.venv-rivals/bin/python,bench_int8,bench_int8) --cases scripts/cases/bench.json scripts/cases/bench_conv.json
 
 # Two programs that Debian has: qemu-user-static and g++-aarch64-linux-gnu.

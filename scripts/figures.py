@@ -79,8 +79,11 @@ def provenance(found: Found) -> str:
     head = found.get("header", found)
     versions = ", ".join(f"{name} {number}" for name, number in head["versions"].items())
     limits = f" ({tables.peaks(head)})" if "mcpu" in head else ""
-    dtype = found["rows"][0]["dtype"] if head is not found else "float32"
-    measured = [head] if head is not found else [{**head, **row} for row in found["rows"].values()]
+    rows = found["rows"]
+    dtype = rows[0]["dtype"] if head is not found else "float32"
+    if head is found and all("snr_db" in row for row in rows.values()):
+        dtype = "int8"
+    measured = [head] if head is not found else [{**head, **row} for row in rows.values()]
     when = dict.fromkeys(f"{one['date']}, commit {one['commit']}" for one in measured)
     return (
         f"*{head['cpu']}{limits}, {head['threads']} threads, {dtype}; {versions}; "
@@ -104,6 +107,11 @@ def rows_of(found: Found) -> str:
         ]
         for name, row in rows.items()
     ]
+    if all("snr_db" in row for row in rows.values()):
+        heads += ["float32 / ours", "ours, dB", "ONNX Runtime, dB"]
+        for line, row in zip(lines, rows.values()):
+            line += [ratio(row["over_float32"])]
+            line += [digits(row["snr_db"].get(engine)) for engine in ("ours", "onnxruntime")]
     if all("products" in row for row in rows.values()):
         heads.append("products, baseline / ours")
         for line, row in zip(lines, rows.values()):
