@@ -7,6 +7,7 @@ axis, are PyTorch's ``quantized_decomposed.*_per_tensor`` and ``*_per_channel``,
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -40,8 +41,7 @@ def keep_whole(graph_module: fx.GraphModule) -> None:
 
 def _counterpart(node: fx.Node, name: str, stated: str) -> tuple[Any, Any, Any] | None:
     """Return PyTorch's operator and its arguments, or None."""
-    import torch.ao.quantization.fx._decomposed
-
+    import_module("torch.ao.quantization.fx._decomposed")  # registers the operators
     target: Any = node.target
     schema = getattr(target, "default", target)._schema.arguments
     given = {

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import fx
-from torch._subclasses import FakeTensor
-from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
 from topi_ext.notices import warn_once
 
