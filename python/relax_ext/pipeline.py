@@ -125,9 +125,10 @@ def first_passes(module: Any, packs_parameters: bool = False) -> list[Any]:
         *([] if _trains(module) else [R.transform.DecomposeOpsForInference()]),
         R.transform.CanonicalizeBindings(),
         R.transform.DeadCodeElimination(),
+        _pass(move_bytes),
         *(
             _pass(partial(function, packs_parameters=packs_parameters), function.__name__)
-            for function in (move_bytes, read_before_enlarging, channels_last, fuse_kernels)
+            for function in (read_before_enlarging, channels_last, fuse_kernels)
         ),
     ]
 

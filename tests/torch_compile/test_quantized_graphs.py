@@ -109,6 +109,32 @@ def test_linear_layers_are_kernels_of_bytes(
     assert len(products) == 2
 
 
+def test_equal_scales_of_channels(rng: np.random.Generator) -> None:
+    """One number for each channel stays so where the weight is transposed."""
+    model = Classifier(rng, UINT8, False).eval()
+    for layer in (model.hidden, model.last):
+        layer.scales.fill_(0.003)
+    check(compiled(model), model, image(rng))
+
+
+def test_concatenations_of_several_scales(rng: np.random.Generator) -> None:
+    """Their parts are quantized once more, and what others read stays a fraction.
+
+    No ratio of two scales is one of small numbers, which would make many halves.
+    """
+    first, last = Steps(rng, (8, 3, 3, 3)), Steps(rng, (8, 16, 3, 3))
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = F.conv2d(bytes_of(x, 0.04, 0, INT8), first(), first.bias, 1, 1)
+        y = torch.cat([bytes_of(x, 0.05, -3, INT8), bytes_of(F.relu(x), 0.0311, -128, INT8)], 1)
+        z = F.conv2d(bytes_of(y, 0.0607, 5, INT8), last(), last.bias)
+        return y, bytes_of(F.max_pool2d(z, 2), 0.1, 0, INT8)
+
+    x = image(rng)
+    for got, want, step in zip(compiled(function)(x), function(x), (0.05, 0.1)):
+        assert_within_steps(got.detach().numpy(), want.detach().numpy(), step)
+
+
 def test_products_of_activations(kernels: list[list[str]], rng: np.random.Generator) -> None:
     """Attention of bytes: scores of queries and keys, then a product by values."""
 

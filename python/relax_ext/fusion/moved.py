@@ -34,18 +34,10 @@ Step = tuple[Any, Any, str]
 """Scale, zero point and dtype of a quantization: numbers, or variables of the function."""
 
 
-def move_bytes(module: Any, packs_parameters: bool = False) -> Any:
-    """Return `module` with quantizations moved forwards, and dequantizations backwards.
-
-    Parameters
-    ----------
-    module : tvm.IRModule
-    packs_parameters : bool
-        Not used.
-    """
-    del packs_parameters
-    for pass_of in (_Forwards, _Backwards):
-        mover = pass_of(module)
+def move_bytes(module: Any) -> Any:
+    """Return a module whose quantizations come as early as they can, dequantizations as late."""
+    for mover_of in (_Quantizes, _Dequantizes):
+        mover = mover_of(module)
         for name, func in list(module.functions_items()):
             if isinstance(func, R.Function):
                 mover.rewrite(name, func)
@@ -101,7 +93,7 @@ class _Mover(PyExprMutator):  # type: ignore[misc]
 
 
 @mutator
-class _Forwards(_Mover):
+class _Quantizes(_Mover):
     """Moves a quantize before what only it reads."""
 
     names = (QUANTIZE,)
@@ -126,7 +118,7 @@ class _Forwards(_Mover):
 
 
 @mutator
-class _Backwards(_Mover):
+class _Dequantizes(_Mover):
     """Moves a dequantize behind what reads it."""
 
     names = (DEQUANTIZE,)
