@@ -45,7 +45,7 @@ def test_a_product_reads_a_transposed_and_broadcast_weight() -> None:
 def test_what_is_no_product() -> None:
     for x, w, y in [((4,), (4, 5), (5,)), ((0, 4), (4, 5), (0, 5)), ((3, 4), (6, 5), (3, 5))]:
         assert ProductAnchor.of((x, w, y), FLOAT) is None
-    assert ProductAnchor.of(((3, 4), (4, 5), (3, 5)), ("int8", "int8", "int32")) is None
+    assert ProductAnchor.of(((3, 4), (4, 5), (3, 5)), ("int8", "int8", "int16")) is None
 
 
 def test_factors_of_a_product_are_moderate() -> None:
