@@ -109,6 +109,35 @@ def test_linear_layers_are_kernels_of_bytes(
     assert len(products) == 2
 
 
+def test_weights_are_dequantized_where_they_are_read(
+    kernels: list[list[str]], rng: np.random.Generator
+) -> None:
+    """An operator that stays in PyTorch divides the graph: weights are bytes in both parts."""
+
+    class Divided(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.steps = nn.ModuleList(Steps(rng, (64, 64)) for _ in range(2))
+            self.table = nn.Embedding(8, 64)
+
+        def forward(self, x: Any, i: Any) -> Any:
+            for steps in self.steps:
+                x = F.linear(bytes_of(x, 0.05, 128, UINT8), steps(), steps.bias)
+                x = x + self.table(i + (x[0, 0] > 9).long())
+            return x
+
+    model = Divided().eval()
+    x, i = torch.from_numpy(rng.standard_normal((8, 64), "float32")), torch.arange(8) % 7
+    with torch.no_grad():
+        want = model(x, i)
+        got = compiled(model, {"freeze": True})(x, i)
+    # A step of 0.05 of the data, by weights of at most 0.5.
+    torch.testing.assert_close(got, want, rtol=0, atol=0.1)
+    (graph,) = report().graphs
+    assert len(graph.parts) == 2 and list(graph.in_pytorch) == ["aten.embedding.default"]
+    assert kernels and all(len(layers(names, "matmul")) == 1 for names in kernels)
+
+
 def test_equal_scales_of_channels(rng: np.random.Generator) -> None:
     """One number for each channel stays so where the weight is transposed."""
     model = Classifier(rng, UINT8, False).eval()

@@ -296,11 +296,15 @@ def _is_input_size(node: fx.Node) -> bool:
 
 
 def _sink(calls: list[fx.Node], can: set[fx.Node], stages: dict[fx.Node, int]) -> None:
-    """Move views of graph inputs to the stage that reads them first."""
+    """Move what restates graph inputs to the stage that reads it first: views, casts and
+    dequantizations of weights, which kernels of that stage compute themselves.
+    """
+    restated: set[fx.Node] = set()
+    for node in calls:
+        is_cast = packet_of(node) is aten._to_copy or "dequantize" in str(node.target)
+        read = (one for one in node.all_input_nodes if one.op == "call_function")
+        if node in can and (is_view(node) or is_cast) and restated.issuperset(read):
+            restated.add(node)
     for node in reversed(calls):
-        if node not in can or not is_view(node) or not node.users:
-            continue
-        if any(read.op == "call_function" for read in node.all_input_nodes):
-            continue
-        if all(user in can for user in node.users):
+        if node in restated and node.users and all(user in can for user in node.users):
             stages[node] = min(stages[user] for user in node.users)
