@@ -29,7 +29,6 @@ from support import onnx_models, steps
 from support.steps import Row
 from support.workers import empty_caches, in_turns, serve, started
 
-ROOT = Path(__file__).parents[1]
 BASELINES = {
     "inductor": "inductor, int8",
     "onnxruntime": "ONNX Runtime, int8",
@@ -64,20 +63,13 @@ def main() -> int:
     def measure(name: str) -> dict[str, Row]:
         with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
             commands = {
-                engine: command_of(engine, name, given.threads, folder)
+                engine: steps.command_in(folder, __file__, given.threads, engine, name)
                 for engine in ("export", "ours", *OTHERS, *BASELINES)
             }
             return {name: measured(stack, commands, empty_caches(folder))}
 
     what = "time of a run"
     return steps.run(given, MODELS, measure, BASELINES, what, PACKAGES, others=OTHERS)
-
-
-def command_of(engine: str, name: str, threads: int, folder: str) -> list[str]:
-    """Return the command of a worker."""
-    environment = ".venv-rivals" if engine == "openvino" else ".venv-models"
-    python = str(ROOT / environment / "bin" / "python")
-    return steps.command(__file__, threads, engine, name, "--folder", folder, python=python)
 
 
 def measured(stack: ExitStack, commands: dict[str, list[str]], caches: dict[str, str]) -> Row:
@@ -171,21 +163,7 @@ def work_on_module(engine: str, name: str, threads: int) -> None:
 
 def work_on_file(engine: str, folder: Path, threads: int) -> None:
     """Prepare and run the ONNX file in this process."""
-    import numpy as np
-
-    stored = np.load(folder / "inputs.npz")
-    inputs, exact = [stored[name] for name in stored.files], np.load(folder / "exact.npy")
-    start = time.perf_counter()
-    if engine == "openvino":
-        run, read = onnx_models.by_openvino(folder / "model.onnx", inputs, threads)
-        run()
-        first = read()
-    else:
-        session = onnx_models.session(folder / "model.onnx", threads, alone=True)
-        given = {one.name: x for one, x in zip(session.get_inputs(), inputs)}
-        run = lambda: session.run(None, given)  # noqa: E731 (as the other)
-        first = run()[0]
-    seconds = round(time.perf_counter() - start, 1)
+    run, first, exact, seconds = onnx_models.of_folder(engine, folder, threads)
     serve(run, {"first_s": seconds, "snr_db": decibels(first, exact)})
 
 

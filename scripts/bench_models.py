@@ -33,7 +33,6 @@ from support import onnx_models, steps
 from support.steps import Row
 from support.workers import BLOCK, Worker, empty_caches, in_turns, serve, started
 
-ROOT = Path(__file__).parents[1]
 BASELINES = {
     "eager": "PyTorch eager",
     "inductor": "torch.compile, frozen",
@@ -90,7 +89,7 @@ def main() -> int:
     def measure(name: str) -> dict[str, Row]:
         with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
             commands = {
-                engine: command_of(engine, name, given.threads, folder)
+                engine: steps.command_in(folder, __file__, given.threads, engine, name)
                 for engine in ("export", *given.engines)
             }
             if given.busy:
@@ -101,14 +100,6 @@ def main() -> int:
     what = "time of a call, all processes together" if given.busy else "time of a run"
     groups = LOADS if given.busy else ("",)
     return steps.run(given, MODELS, measure, BASELINES, what, PACKAGES, groups)
-
-
-def command_of(engine: str, name: str, threads: int, folder: str) -> list[str]:
-    """Return the command of a worker."""
-    # OpenVINO has an environment of its own, since it asks for another NumPy.
-    environment = ".venv-rivals" if engine == "openvino" else ".venv-models"
-    python = str(ROOT / environment / "bin" / "python")
-    return steps.command(__file__, threads, engine, name, "--folder", folder, python=python)
 
 
 def measured(stack: ExitStack, commands: dict[str, list[str]], caches: dict[str, str]) -> Row:
@@ -215,21 +206,7 @@ def work_on_module(engine: str, name: str, threads: int) -> None:
 
 def work_on_file(engine: str, folder: Path, threads: int) -> None:
     """Prepare and run the ONNX file in this process."""
-    import numpy as np
-
-    stored = np.load(folder / "inputs.npz")
-    inputs, exact = [stored[name] for name in stored.files], np.load(folder / "exact.npy")
-    start = time.perf_counter()
-    if engine == "openvino":
-        run, read = onnx_models.by_openvino(folder / "model.onnx", inputs, threads)
-        run()
-        first = read()
-    else:
-        session = onnx_models.session(folder / "model.onnx", threads, alone=True)
-        given = {one.name: x for one, x in zip(session.get_inputs(), inputs)}
-        run = lambda: session.run(None, given)  # noqa: E731 (as the other)
-        first = run()[0]
-    seconds = round(time.perf_counter() - start, 1)
+    run, first, exact, seconds = onnx_models.of_folder(engine, folder, threads)
     check("", engine, error := float(abs(first - exact).max() / abs(exact).max()))
     serve(run, {"first_s": seconds, "error": error})
 

@@ -6,6 +6,7 @@ A model is its bytes or the path of its file.  Packages are imported when an eng
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -99,6 +100,25 @@ def session(source: Source, threads: int, *, alone: bool) -> Any:
         options.add_session_config_entry("session.force_spinning_stop", "1")
     model = str(source) if isinstance(source, Path) else source
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def of_folder(engine: str, folder: Path, threads: int) -> tuple[Run, np.ndarray, np.ndarray, float]:
+    """Return a run of the model in a folder by its inputs there, its first result, the exact one
+    there, and the seconds until the first.
+    """
+    stored = np.load(folder / "inputs.npz")
+    inputs, exact = [stored[name] for name in stored.files], np.load(folder / "exact.npy")
+    start = time.perf_counter()
+    if engine == "openvino":
+        run, read = by_openvino(folder / "model.onnx", inputs, threads)
+        run()
+        first = read()
+    else:
+        made = session(folder / "model.onnx", threads, alone=True)
+        given = {one.name: x for one, x in zip(made.get_inputs(), inputs)}
+        run = lambda: made.run(None, given)  # noqa: E731 (as the other)
+        first = run()[0]
+    return run, first, exact, round(time.perf_counter() - start, 1)
 
 
 def by_onnxruntime(source: bytes, data: np.ndarray, threads: int) -> tuple[Run, Read]:

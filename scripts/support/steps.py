@@ -42,6 +42,14 @@ def command(
     return [*made, "--threads", str(threads), *more]
 
 
+def command_in(folder: str, script: str, threads: int, engine: str, name: str) -> list[str]:
+    """Return the command of a worker that finds files in a folder."""
+    # OpenVINO has an environment of its own, since it asks for another NumPy.
+    environment = ".venv-rivals" if engine == "openvino" else ".venv-models"
+    python = str(Path(script).parents[1] / environment / "bin" / "python")
+    return command(script, threads, engine, name, "--folder", folder, python=python)
+
+
 def use_threads(threads: int) -> None:
     """Set what workers read when they start: threads, and thresholds of malloc.
 
