@@ -22,7 +22,7 @@ from topi_ext.spec.post_ops import PostOp
 
 MACHINE = CpuMachine.of_features(*compat.llvm_features(HOST))
 LANES = MACHINE.lanes("float32")
-TOLERANCE = {"float64": 1e-13, "float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}
+TOLERANCE = {"int32": 0.0, "float64": 1e-13, "float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}
 """Maximum error, relative to the largest value: sums of at most 67 products, and one rounding to
 the dtype."""
 
@@ -63,7 +63,8 @@ def check(product: MatMul, plan: object, rng: np.random.Generator, steps: object
     """Run it as it is and with w packed ahead, between guards."""
     x, w = arrays(product, rng)
     letters = f"{product.x},{product.w}->{product.y}"
-    want = np.einsum(letters, x.astype("float64"), w.astype("float64"))
+    exact = (one.astype("float64") - zero for one, zero in zip((x, w), product.zero_points))
+    want = np.einsum(letters, *exact)
     extra = [
         rng.standard_normal(product.shape(step.order)).astype(x.dtype)
         for step in product.epilogue
@@ -85,7 +86,8 @@ def check(product: MatMul, plan: object, rng: np.random.Generator, steps: object
             into = tvm.runtime.tensor(into)
             compiled["f1"](weight, into)
             weight = into
-        out, whole = guarded(np.full(product.shape(product.y), 77, x.dtype), 55)
+        dtype = numpy_dtype(product.dtypes[2])
+        out, whole = guarded(np.full(product.shape(product.y), 77, dtype), 55)
         compiled["f0"](tvm.runtime.tensor(x), weight, *map(tvm.runtime.tensor, extra), out)
         np.testing.assert_allclose(out.numpy().astype("float64"), want, rtol=0, atol=limit)
         if whole.size:
@@ -122,6 +124,14 @@ def test_weights_of_bytes(weights: str, dtype: str, rng: np.random.Generator) ->
         plan = replace(plan, copies_x=plan.copies_x or dtype != "float32")
         check(product, plan, rng)
         assert kernels.packed_weights(replace(product, prepacked=True), plan).dtype == weights
+
+
+def test_integers_less_their_zero_points(rng: np.random.Generator) -> None:
+    """What no other kernel serves: weights that are not packed ahead, of a batch."""
+    for case, plan in zip(PRODUCTS[:6], [*PLANS, *PLANS]):
+        product = replace(product_of(*case), dtypes=("uint8", "int8", "int32"), zero_points=(7, 3))
+        check(product.merged(), replace(plan, copies_x=True), rng)
+        assert choose(product.merged(), replace(MACHINE, int_dots=()))
 
 
 def test_epilogue(rng: np.random.Generator) -> None:

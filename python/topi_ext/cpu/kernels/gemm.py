@@ -199,6 +199,7 @@ class Gemm:
         """Return the operand with these letters."""
         view = Operand(operand.buffer, operand.dtype, letters, [self.size[a] for a in letters])
         view.strides = {a: emit.opaque_value(step) for a, step in view.strides.items()}
+        view.zero = operand.zero
         return view
 
     # ------------------------------------------------------------ weights

@@ -62,9 +62,7 @@ def pack_weights(
 ) -> None:
     """Emit the packing of the weights."""
     gemm = GemmDot(of_known_weights(_product(problem)), plan)
-    view = gemm.viewed(weight, gemm.product.w)
-    view.zero = weight.zero
-    gemm.pack(view, packed)
+    gemm.pack(gemm.viewed(weight, gemm.product.w), packed)
 
 
 def _product(problem: Convolution | MatMul) -> MatMul:
@@ -105,11 +103,8 @@ class GemmDot(Gemm):
         """Emit the whole kernel for its arguments."""
         x, w, *extra, out = operands
         product = self.product
-        data, weight = self.viewed(x, product.x), w
-        data.zero = x.zero
-        if not product.prepacked:
-            weight = self.viewed(w, product.w)
-            weight.zero = w.zero
+        data = self.viewed(x, product.x)
+        weight = w if product.prepacked else self.viewed(w, product.w)
         if not self.plan.copies_x:
             data = _InPlace(Lanes(self.dot, Channels(data, 0, self.dot.size)))
         behind = [step.order for step in product.epilogue if step.order]

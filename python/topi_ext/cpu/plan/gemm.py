@@ -98,7 +98,6 @@ def gemm_candidates(
     found = product_of(problem)
     if found is None:
         raise Refused(PRODUCT_RULE)
-    require(not any(found.zero_points), "zero points must be 0")
     if isinstance(problem, Convolution):
         require_lanes(found, machine)
     known = _known(found)
