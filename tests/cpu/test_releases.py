@@ -18,7 +18,9 @@ from topi_ext import compat
 from topi_ext.cpu.machine import CpuMachine
 from topi_ext.cpu.plan.direct_amx import DirectAmxPlan
 from topi_ext.cpu.plan.direct_dot import DirectDotPlan, plan_direct_dot
+from topi_ext.cpu.plan.estimate import cheapest
 from topi_ext.cpu.plan.gemm_col2im import GemmCol2imPlan
+from topi_ext.cpu.plan.gemm_dot import GemmDotPlan, gemm_dot_candidates
 from topi_ext.cpu.plan.runtime_dispatch import RuntimeDispatchPlan
 from topi_ext.cpu.plan.valid_taps import ValidTapsPlan
 from topi_ext.cpu.registry import KERNELS
@@ -27,7 +29,7 @@ from topi_ext.spec.layout import Layouts
 
 MACHINE = CpuMachine(vector_bytes=32, registers=16)
 
-OF_SOME = {DirectAmxPlan, DirectDotPlan}
+OF_SOME = {DirectAmxPlan, DirectDotPlan, GemmDotPlan}
 """Plans with instructions that only some processors have."""
 
 CASES = [
@@ -108,6 +110,8 @@ def test_dot_products() -> None:
     dtypes = ("uint8", "int8", "int32")
     cases = [FaceCase(c.op, geometry_of(c), c.n, None, dtypes) for c in (CASES[0], CASES[5])]
     plans = [plan_direct_dot(problem_of(case), machine)[1] for case in cases]
+    cases.append(FaceCase("conv", PIXELS, 2, Layouts("NHWC", "HWIO", "NHWC"), dtypes))
+    plans.append(cheapest(gemm_dot_candidates(problem_of(cases[-1]), machine))[1])
     kernels = built([kernel_of(problem_of(case), plan) for case, plan in zip(cases, plans)])
     for number, case in enumerate(cases):
         run(kernels[f"f{number}"], case, np.random.default_rng(0), tiled=True)
