@@ -72,7 +72,8 @@ def test_frozen_weights_are_packed_in_half_precision(monkeypatch: pytest.MonkeyP
     with torch.no_grad():
         assert error(run(x), model.double()(x.double())) < 8 * torch.finfo(torch.bfloat16).eps
     (runner,) = runners
-    packed = [torch.from_dlpack(tensor).dtype for tensor in runner._executables.of(())._packed[1]]
+    _, weights, _ = runner._executables.of([]).of(())._packed._last
+    packed = [torch.from_dlpack(tensor).dtype for tensor in weights]
     assert packed.count(torch.bfloat16) >= 2
 
 
