@@ -127,7 +127,7 @@ def test_weights_of_bytes(weights: str, dtype: str, rng: np.random.Generator) ->
 
 
 def test_integers_less_their_zero_points(rng: np.random.Generator) -> None:
-    """What no other kernel serves: weights that are not packed ahead, of a batch."""
+    """Multiply what no other kernel serves: weights that are not packed ahead, of a batch."""
     for case, plan in zip(PRODUCTS[:6], [*PLANS, *PLANS]):
         product = replace(product_of(*case), dtypes=("uint8", "int8", "int32"), zero_points=(7, 3))
         check(product.merged(), replace(plan, copies_x=True), rng)

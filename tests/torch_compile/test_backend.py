@@ -383,6 +383,20 @@ def test_channels_are_known_where_weights_of_two_sizes_are_used() -> None:
         )
 
 
+def test_assertions_of_dtypes_keep_nothing() -> None:
+    """A graph of torch.export has them: the probabilities of attention are not written for one."""
+
+    def attention(m: nn.ModuleList, x: torch.Tensor) -> Any:
+        weights = (x @ x.transpose(-1, -2)).softmax(-1)
+        torch.ops.aten._assert_tensor_metadata(weights, dtype=x.dtype)
+        return weights @ x
+
+    model = Function(attention)
+    check_inference(model, torch.rand(2, 40, 8, dtype=torch.float64))
+    (graph,) = report().graphs
+    assert not graph.in_pytorch
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize("trains", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3)], ids=["dense", "turned"])

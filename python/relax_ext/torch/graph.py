@@ -61,6 +61,7 @@ class GraphCompiler:
         self._failed = 0
         self._importer = AtenImporter()
         state_repeated(graph_module.graph)
+        _drop_statements(graph_module.graph)
         nodes = list(graph_module.graph.nodes)
         self._inputs = [node for node in nodes if node.op == "placeholder"]
         self._results = next(node for node in nodes if node.op == "output").args[0]
@@ -214,6 +215,17 @@ def _has_own_order(node: fx.Node) -> bool:
     source = node.args[0] if node.target is operator.getitem else None
     is_attention = isinstance(source, fx.Node) and packet_of(source) in attention.OPERATORS
     return is_attention or is_view(node)
+
+
+def _drop_statements(graph: fx.Graph) -> None:
+    """Remove assertions of dtypes, devices and layouts, which held when PyTorch traced the graph.
+
+    Each would read a value that a kernel need not write, such as the probabilities of attention.
+    """
+    for node in graph.find_nodes(
+        op="call_function", target=torch.ops.aten._assert_tensor_metadata.default
+    ):
+        graph.erase_node(node)
 
 
 def refused_nodes(node: Any, subgraph: Subgraph) -> list[fx.Node]:
