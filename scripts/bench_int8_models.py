@@ -35,7 +35,6 @@ BASELINES = {
     "openvino": "OpenVINO, int8",
 }
 OTHERS = {"float32": "ours, float32"}
-FILES = ("onnxruntime", "openvino")
 PACKAGES = ("torch", "torchao", "apache-tvm", "onnxruntime")
 
 
@@ -45,20 +44,12 @@ def main() -> int:
     made.add_argument("--folder", type=Path, help="where the ONNX file of the model is")
     given = made.parse_args()
     steps.use_threads(given.threads)
-    if given.worker in FILES:
-        work_on_file(given.worker, given.folder, given.threads)
+    if steps.work(given, work_on_file, export, work_on_module):
         return 0
     from support.zoo.catalog import quiet
 
     quiet()
     from support.zoo.quantizable import MODELS
-
-    if given.worker == "export":
-        export(given.only[0], given.folder)
-        return 0
-    if given.worker:
-        work_on_module(given.worker, given.only[0], given.threads)
-        return 0
 
     def measure(name: str) -> dict[str, Row]:
         with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:

@@ -40,8 +40,6 @@ BASELINES = {
     "openvino": "OpenVINO",
 }
 ENGINES = ("ours", *BASELINES)
-FILES = ("onnxruntime", "openvino")
-"""Engines that run the ONNX file."""
 PACKAGES = ("torch", "apache-tvm", "onnxruntime")
 """Distributions whose versions are reported."""
 TOLERANCE = 1e-3
@@ -71,20 +69,12 @@ def main() -> int:
     made.add_argument("--folder", type=Path, help="where the ONNX file of the model is")
     given = made.parse_args()
     steps.use_threads(given.threads)
-    if given.worker in FILES:
-        work_on_file(given.worker, given.folder, given.threads)
+    if steps.work(given, work_on_file, export, work_on_module):
         return 0
     from support.zoo.catalog import quiet
 
     quiet()
     from support.zoo.published import MODELS
-
-    if given.worker == "export":
-        export(given.only[0], given.folder)
-        return 0
-    if given.worker:
-        work_on_module(given.worker, given.only[0], given.threads)
-        return 0
 
     def measure(name: str) -> dict[str, Row]:
         with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:

@@ -16,6 +16,8 @@ from typing import Any
 from .environment import LARGE_MALLOC, commit, processor_name, today
 from .output import INK, picture, write_json
 
+FILES = ("onnxruntime", "openvino")
+"""Engines that run the ONNX file of a model."""
 LINEAR = 10
 """Ratio beyond which a plot's axis is logarithmic."""
 Row = dict[str, Any]
@@ -48,6 +50,30 @@ def command_in(folder: str, script: str, threads: int, engine: str, name: str) -
     environment = ".venv-rivals" if engine == "openvino" else ".venv-models"
     python = str(Path(script).parents[1] / environment / "bin" / "python")
     return command(script, threads, engine, name, "--folder", folder, python=python)
+
+
+def work(
+    given: argparse.Namespace,
+    on_file: Callable[[str, Path, int], None],
+    export: Callable[[str, Path], None],
+    on_module: Callable[[str, str, int], None],
+) -> bool:
+    """Do the work of a worker of :func:`command_in`; return whether this process is one.
+
+    ``export`` writes the ONNX file of a model, which the engines of :data:`FILES` run.
+    """
+    if given.worker in FILES:
+        on_file(given.worker, given.folder, given.threads)
+    elif given.worker:
+        from .zoo.catalog import quiet
+
+        quiet()
+        (name,) = given.only
+        if given.worker == "export":
+            export(name, given.folder)
+        else:
+            on_module(given.worker, name, given.threads)
+    return bool(given.worker)
 
 
 def use_threads(threads: int) -> None:
