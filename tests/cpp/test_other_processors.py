@@ -154,7 +154,7 @@ def test_the_examples(name: str, tmp_path: Path) -> None:
 
 
 def test_every_family_is_there() -> None:
-    elsewhere = {"direct_amx", "direct_dot", "gemm_dot", "runtime_dispatch"}
+    elsewhere = {"direct_amx", "direct_dot", "gemm_amx", "gemm_dot", "runtime_dispatch"}
     assert {row.name for row in KERNELS.of_kind(*OPERANDS)} == FAMILIES.keys() | elsewhere
 
 

@@ -165,7 +165,8 @@ def test_linear_layers_of_bytes_are_products() -> None:
         "conv", geometry, Layouts("NWC", "OIW", "NWC"), 1, ("uint8", "int8", "int32")
     )
     problem = replace(base, zero_points=(3, 0), prepacked=True)
-    machine = replace(MACHINE, int_dots=(("vpdpbusd", MACHINE.fmas),))
+    unit = {"amx": False, "amx_int8": False}
+    machine = replace(MACHINE, int_dots=(("vpdpbusd", MACHINE.fmas),), **unit)
     assert isinstance(choose(problem, machine), GemmDotPlan)
     symbolic = problem.with_sizes(lambda _: None) if problem.is_static else problem
     assert {name for name, _ in KERNELS.verdicts(symbolic, machine)} >= {"gemm_dot", "direct_dot"}

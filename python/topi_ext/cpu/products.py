@@ -85,8 +85,11 @@ TILE_DOTS = _by_name(
 )
 """Products of tiles of a matrix unit, by name: weights are the left factor."""
 
+DATA_FIRST = {"tdpbsud": "tdpbusd", "tdpbusd": "tdpbsud"}
+"""Names of those whose factors differ where data are the left one."""
 
-def tile_dot_of(problem: Convolution) -> Product | None:
+
+def tile_dot_of(problem: Convolution | MatMul) -> Product | None:
     """Return the instruction for tiles of these dtypes, or none."""
     fitting: Iterable[Product] = (dot for dot in TILE_DOTS.values() if dot.fits(problem))
     return next((dot for dot in fitting if dot.data == problem.dtypes[0]), None)

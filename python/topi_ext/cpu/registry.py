@@ -18,6 +18,7 @@ from .plan.direct_amx import DirectAmxPlan, direct_amx_candidates
 from .plan.direct_dot import DirectDotPlan, direct_dot_candidates, plan_direct_dot
 from .plan.dot_product import DotProductPlan, dot_product_candidates, dot_product_of_any_size
 from .plan.gemm import GemmPlan, gemm_candidates, gemm_of_any_size
+from .plan.gemm_amx import GemmAmxPlan, gemm_amx_candidates
 from .plan.gemm_col2im import GemmCol2imPlan, gemm_col2im_candidates, gemm_col2im_of_any_size
 from .plan.gemm_dot import GemmDotPlan, gemm_dot_candidates
 from .plan.phase_lanes import PhaseLanesPlan, phase_lanes_candidates, phase_lanes_of_any_size
@@ -81,6 +82,10 @@ KERNELS: Registry[CpuMachine] = Registry(
     ),
     Kernel(
         "gemm_dot", GemmDotPlan, ("conv", "matmul"), gemm_dot_candidates, prepacks=True,
+        dynamic=DynamicShapes(kinds=("conv", "matmul")),
+    ),
+    Kernel(
+        "gemm_amx", GemmAmxPlan, ("conv", "matmul"), gemm_amx_candidates, prepacks=True,
         dynamic=DynamicShapes(kinds=("conv", "matmul")),
     ),
     Kernel(

@@ -63,10 +63,12 @@ def packed_weights(problem: Convolution | MatMul, plan: GemmPlan) -> Packed:
     return packed_panels(product, plan, _packed_dtype(product))
 
 
-def packed_panels(product: MatMul, plan: GemmPlan, dtype: str, per_term: int = 1) -> Packed:
-    """Return size and dtype of all panels of weights, with so many numbers in a term."""
+def packed_panels(product: MatMul, plan: GemmPlan, dtype: str, terms: int = 0) -> Packed:
+    """Return size and dtype of all panels of weights, of so many terms if not those of the
+    product.
+    """
     panels = -(-product.extent(product.column) // plan.width)
-    terms = -(-product.extent(product.inner) // per_term)
+    terms = terms or product.extent(product.inner)
     matrices = product.extent(product.outer_of_w)
     return Packed(matrices * panels * terms * plan.width, dtype)
 
@@ -164,7 +166,7 @@ class Gemm:
     dtype, held : str
         Dtypes of sums, and of copied rows and panels.
     terms : Expr
-        Terms of a sum, each of so many numbers `per_term`.
+        Terms of a sum: those of the product, or as many as are stated, some numbers in each.
     multiply_add : callable or None
         As of :func:`~topi_ext.cpu.parts.outer_product.add_products`.
     """
@@ -172,7 +174,7 @@ class Gemm:
     multiply_add: MultiplyAdd | None = None
 
     def __init__(
-        self, product: MatMul, plan: GemmPlan, sizes: Sizes, held: str = "", per_term: int = 1
+        self, product: MatMul, plan: GemmPlan, sizes: Sizes, held: str = "", terms: int = 0
     ):
         self.product, self.plan, self.dtype = product, plan, product.acc_dtype
         self.held = held or self.dtype
@@ -181,7 +183,7 @@ class Gemm:
         self.columns, self.terms, self.rows = (
             self.size.get(letter, 1) for letter in (product.column, product.inner, product.row)
         )
-        self.terms = emit.ceil_div(self.terms, per_term) if per_term > 1 else self.terms
+        self.terms = terms or self.terms
         known = isinstance(self.terms, int)
         self.depth = min(plan.depth, self.terms) if known else plan.depth
         self.is_whole = isinstance(self.columns, int) and self.columns % plan.width == 0
@@ -189,7 +191,7 @@ class Gemm:
         self.copies_by_depth = plan.copies_x and not known
         rows = product.extent(product.row)
         self.prefetches = product.prepacked and prefetch.pays(
-            packed_panels(product, plan, held or _packed_dtype(product), per_term),
+            packed_panels(product, plan, held or _packed_dtype(product), terms),
             rows,
             plan.m_tile,
         )

@@ -29,7 +29,7 @@ from ..isa.dot_bf16 import Pairs
 from ..isa.dot_int8 import LANE, Channels, Lanes
 from ..parts.copies import copy
 from ..parts.outer_product import MultiplyAdd
-from ..plan.gemm import product_of
+from ..plan.gemm import GemmPlan, product_of
 from ..plan.gemm_dot import GemmDotPlan
 from ..products import DOTS, Product
 from .gemm import Gemm, Rows, Sizes, Task, of_known_weights, packed_panels
@@ -42,30 +42,27 @@ def emit_body(
     problem: Convolution | MatMul, plan: GemmDotPlan, operands: Sequence[Operand]
 ) -> None:
     """Emit the body of ``(x, w, *operands of the epilogue, out)``, scheduled by `plan`."""
-    dot = DOTS[plan.dot]
-    lanes = plan.nest.lanes
-    with dot_bf16.instruction() if dot.is_float else dot_int8.instruction(dot, lanes):
-        GemmDot(_product(problem), plan).emit_all(operands)
+    GemmDot(product_in_lanes(problem), plan.nest, DOTS[plan.dot]).emit_all(operands)
 
 
 def packed_weights(problem: Convolution | MatMul, plan: GemmDotPlan) -> Packed:
     """Return size and dtype of the packed weights, and of the sums of columns behind them."""
-    product, dot = _product(problem), DOTS[plan.dot]
-    panels = packed_panels(product, plan.nest, LANE, dot.size)
+    product, dot = product_in_lanes(problem), DOTS[plan.dot]
+    panels = packed_panels(product, plan.nest, LANE, lanes_of(product, dot))
     if not dot.zero_of(product):
         return panels
-    return Packed(panels.elements + _columns(product, plan), LANE)
+    return Packed(panels.elements + columns_of(product, plan.nest), LANE)
 
 
 def pack_weights(
     problem: Convolution | MatMul, plan: GemmDotPlan, weight: Operand, packed: Operand
 ) -> None:
     """Emit the packing of the weights."""
-    gemm = GemmDot(of_known_weights(_product(problem)), plan)
+    gemm = GemmDot(of_known_weights(product_in_lanes(problem)), plan.nest, DOTS[plan.dot])
     gemm.pack(gemm.viewed(weight, gemm.product.w), packed)
 
 
-def _product(problem: Convolution | MatMul) -> MatMul:
+def product_in_lanes(problem: Convolution | MatMul) -> MatMul:
     """Return the product that a problem is, with its terms named."""
     product = product_of(problem)
     assert product is not None
@@ -74,10 +71,16 @@ def _product(problem: Convolution | MatMul) -> MatMul:
     return replace(product, sizes=sizes, x=product.x.translate(names), w=product.w.translate(names))
 
 
-def _columns(product: MatMul, plan: GemmDotPlan) -> int:
+def lanes_of(product: MatMul, dot: Product, whole: int = 1) -> int:
+    """Return the lanes that all terms take, a multiple of `whole`."""
+    lanes: int = -(-product.extent(product.inner) // (dot.size * whole)) * whole
+    return lanes
+
+
+def columns_of(product: MatMul, plan: GemmPlan) -> int:
     """Return the columns of all panels of all matrices of weights."""
-    panels = -(-product.extent(product.column) // plan.nest.width)
-    columns: int = product.extent(product.outer_of_w) * panels * plan.nest.width
+    panels = -(-product.extent(product.column) // plan.width)
+    columns: int = product.extent(product.outer_of_w) * panels * plan.width
     return columns
 
 
@@ -88,19 +91,25 @@ class GemmDot(Gemm):
     ----------
     zero : int
         The zero point that data in rows have.
+    firsts : int
+        Where packed panels end, and what the sums of each column begin with.
     """
 
-    def __init__(self, product: MatMul, plan: GemmDotPlan):
-        self.dot = dot = DOTS[plan.dot]
-        sizes = Sizes.emitted(product, plan.nest)
-        super().__init__(product, plan.nest, sizes, LANE, dot.size)
+    def __init__(self, product: MatMul, plan: GemmPlan, dot: Product, whole: int = 1):
+        self.dot, terms = dot, lanes_of(product, dot, whole)
+        super().__init__(product, plan, Sizes.emitted(product, plan), LANE, terms)
         self.zero = dot.zero_of(product)
         self.is_fresh = self.is_fresh and not self.zero
-        self.firsts = packed_panels(product, plan.nest, LANE, dot.size).elements
-        self.multiply_add = _multiply_add_of(dot, plan.nest.lanes)
+        self.firsts = packed_panels(product, plan, LANE, terms).elements
+        self.multiply_add = _multiply_add_of(dot, plan.lanes)
 
     def emit_all(self, operands: Sequence[Operand]) -> None:
         """Emit the whole kernel for its arguments."""
+        dot, lanes = self.dot, self.plan.lanes
+        with dot_bf16.instruction() if dot.is_float else dot_int8.instruction(dot, lanes):
+            self._emit_all(operands)
+
+    def _emit_all(self, operands: Sequence[Operand]) -> None:
         x, w, *extra, out = operands
         product = self.product
         data = self.viewed(x, product.x)
@@ -120,16 +129,18 @@ class GemmDot(Gemm):
         many, and the number of that first one among all of `terms`; the last lane may have fewer
         numbers than others.
         """
+        size = self.dot.size
+        (first, count), there = terms, lanes_of(self.product, self.dot)
+        if there < self.terms:
+            terms = first, emit.let(emit.least(count, there - first))
         if self.dot.is_float:
             yield Pairs(operand), terms, 0
             return
-        size, numbers = self.dot.size, self.size[TERMS]
         lanes = partial(_WeightLanes if of_weights else Lanes, self.dot)
-        whole, rest = divmod(numbers, size)
+        whole, rest = divmod(self.size[TERMS], size)
         if not rest:
             yield lanes(Channels(operand, 0, size)), terms, 0
             return
-        first, count = terms
         full = emit.let(emit.least(count, whole - first))
         if whole:
             yield lanes(Channels(operand, 0, size)), (first, full), 0
@@ -148,18 +159,36 @@ class GemmDot(Gemm):
         for lanes, part, number in self._lanes_of(w, terms, of_weights=True):
             at = emit.let(offset + number * self.plan.width)
             super()._copy_panel(lanes, start, column, part, into, at)
+        for present, missing in self._missing(terms):
+            behind = emit.let(offset + present * self.plan.width)
+            emit.fill(into, behind, missing * self.plan.width, emit.constant(0, LANE))
 
     def _copy_rows(self, task: Task, x: Operand, terms: tuple[Expr, Expr], rows: Rows) -> None:
         for lanes, part, number in self._lanes_of(x, terms, of_weights=False):
             super()._copy_rows(task, lanes, part, rows._replace(start=rows.start + number))
+        for present, missing in self._missing(terms):
+            for m in emit.loop(task.rows):
+                behind = emit.let(rows.start + m * rows.pitch + present)
+                emit.fill(rows.array, behind, missing, emit.constant(0, LANE))
+
+    def _missing(self, terms: tuple[Expr, Expr]) -> Iterator[tuple[Expr, Expr]]:
+        """Emit ``for present, missing in ...``, where lanes end: how many of `terms` there are, and
+        how many behind the last."""
+        (first, count), there = terms, lanes_of(self.product, self.dot)
+        if there < self.terms:
+            for _ in emit.only_if(first + count > there):
+                yield emit.let(there - first), emit.let(first + count - there)
 
     # ------------------------------------------------------------ zero points
 
     def pack(self, w: Operand, packed: Array) -> None:
         """Write all panels to `packed`, and behind them what the sums of each column begin with."""
         super().pack(w, packed)
-        if not self.zero:
-            return
+        if self.zero:
+            self.pack_firsts(packed)
+
+    def pack_firsts(self, packed: Array) -> None:
+        """Write what the sums of each column begin with to `packed`."""
         width, zero = self.plan.width, emit.constant(self.zero, LANE)
         with emit.tasks(self.panels, self.plan.parallel) as panel:
             first = emit.let(self.firsts + panel * width)

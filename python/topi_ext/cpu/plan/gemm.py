@@ -100,7 +100,7 @@ def gemm_candidates(
         raise Refused(PRODUCT_RULE)
     if isinstance(problem, Convolution):
         require_lanes(found, machine)
-    known = _known(found)
+    known = known_sizes(found)
     for plan in _candidates(known, machine):
         if not found.is_static:
             plan = replace(plan, rows=min(plan.rows, 96 // plan.m_tile * plan.m_tile))
@@ -116,7 +116,7 @@ def gemm_of_any_size(
     _, plan = min(gemm_candidates(problem, machine), key=cost_of)
     products = [product_of(one) for one in known]
     require(all(products), "a convolution of each size must be a matrix product")
-    yield plan, [_cycles(_known(one), plan, machine)[0] for one in products if one]
+    yield plan, [_cycles(known_sizes(one), plan, machine)[0] for one in products if one]
 
 
 @lru_cache(maxsize=256)
@@ -133,7 +133,7 @@ def require_lanes(found: MatMul, machine: CpuMachine) -> None:
     require(0 not in found.size.values(), "operands must have elements")
 
 
-def _known(found: MatMul) -> MatMul:
+def known_sizes(found: MatMul) -> MatMul:
     """Return the product with sizes that are numbers, none of them 0."""
     sizes = tuple(
         (a, max(1, size) if isinstance(size, int) else NOMINAL) for a, size in found.sizes
@@ -152,7 +152,7 @@ def _candidates(found: MatMul, machine: CpuMachine) -> Iterator[GemmPlan]:
     for vectors in range(1, min(-(-columns // lanes), MOST_VECTORS) + 1):
         m_tile = rows_of_tile(rows, vectors, machine)
         panels = -(-columns // (vectors * lanes))
-        for depth, block in product(depths, _blocks(rows, m_tile)):
+        for depth, block in product(depths, blocks_of_rows(rows, m_tile)):
             if depth < terms and depth * vectors * machine.vector_bytes > machine.l2 // 2:
                 continue
             tasks = outer * -(-rows // block)
@@ -160,7 +160,7 @@ def _candidates(found: MatMul, machine: CpuMachine) -> Iterator[GemmPlan]:
                 yield GemmPlan(lanes, vectors, m_tile, depth, block, splits, copies_x, copies_w)
 
 
-def _blocks(rows: int, m_tile: int) -> list[int]:
+def blocks_of_rows(rows: int, m_tile: int) -> list[int]:
     """Candidates: rows of a task, whole tiles."""
     least = -(-rows // MOST_OF_BLOCK)
     parts = (-(-rows // (least * part)) for part in PARTS)
@@ -197,10 +197,10 @@ def _panel_cycles(found: MatMul, plan: GemmPlan, block: int, machine: CpuMachine
     chunks = -(-terms // plan.depth)
     sums = chunks * block * plan.vectors * costs.sum_vector
     rows_bytes = block * terms * each
-    lines = rows_bytes / CACHE_LINE * _line(rows_bytes, costs, machine)
+    lines = rows_bytes / CACHE_LINE * line_cycles(rows_bytes, costs, machine)
     panel_lines = terms * width * of_w / CACHE_LINE
     all_of_w = found.extent(found.w) * of_w
-    lines += panel_lines * _line(all_of_w, costs, machine)
+    lines += panel_lines * line_cycles(all_of_w, costs, machine)
     packed = 0.0
     if plan.copies_w:
         turned = found.step("w", found.column) != 1
@@ -210,7 +210,7 @@ def _panel_cycles(found: MatMul, plan: GemmPlan, block: int, machine: CpuMachine
     return max(products, lines) + sums + 0.25 * min(products, lines) + packed + written
 
 
-def _line(held: int, costs: GemmCosts, machine: CpuMachine) -> float:
+def line_cycles(held: int, costs: GemmCosts, machine: CpuMachine) -> float:
     """Return the cycles to read a cache line of an array of which `held` bytes are in use."""
     if held <= machine.l1 // 2:
         return 0.0
