@@ -19,6 +19,7 @@ from topi_ext.cpu.machine import CpuMachine
 from topi_ext.cpu.plan.direct_amx import DirectAmxPlan
 from topi_ext.cpu.plan.direct_dot import DirectDotPlan, plan_direct_dot
 from topi_ext.cpu.plan.estimate import cheapest
+from topi_ext.cpu.plan.gemm_amx import GemmAmxPlan
 from topi_ext.cpu.plan.gemm_col2im import GemmCol2imPlan
 from topi_ext.cpu.plan.gemm_dot import GemmDotPlan, gemm_dot_candidates
 from topi_ext.cpu.plan.runtime_dispatch import RuntimeDispatchPlan
@@ -29,7 +30,7 @@ from topi_ext.spec.layout import Layouts
 
 MACHINE = CpuMachine(vector_bytes=32, registers=16)
 
-OF_SOME = {DirectAmxPlan, DirectDotPlan, GemmDotPlan}
+OF_SOME = {DirectAmxPlan, DirectDotPlan, GemmAmxPlan, GemmDotPlan}
 """Plans with instructions that only some processors have."""
 
 CASES = [
