@@ -27,6 +27,11 @@ SIDES = (2, 4, 7, 8, 10, 14, 15, 16, 20, 25, 28, 32, 40, 48, 56, 64, 80, 100, 11
 EDGES = (4, 6, 8, 10, 12, 16)
 KERNELS = (1, 2, 3, 3, 3, 4, 4, 5, 6, 7, 8, 9)
 STRIDES = (1, 1, 2, 2, 2, 3, 4)
+LONG_STRIDES = (4, 4, 5, 5, 6, 8, 10, 14, 16, 16)
+SPANS = (1, 1.5, 2, 2, 2.5, 3)
+"""Kernels in long strides."""
+LONG_LENGTHS = (1000, 2000, 4000, 8000, 16000, 22050, 32000, 48000)
+LONG_SIDES = (56, 64, 96, 112, 128, 160, 224, 256)
 LEAST, MOST = 2e6, 1.2e9
 """Floating-point operations."""
 MOST_ELEMENTS = 4e6
@@ -63,6 +68,29 @@ def drawn(chance: random.Random, op: str) -> dict[str, Any]:
     return case
 
 
+def few_channels(chance: random.Random, op: str) -> dict[str, Any]:
+    """One case of few channels and a long stride, such as the first layer of a model of sound or a
+    patch embedding, or the last layer of a decoder.
+    """
+    rank, stride = chance.choice((1, 1, 2)), chance.choice(LONG_STRIDES)
+    kernel = int(stride * chance.choice(SPANS))
+    length = chance.choice(LONG_LENGTHS if rank == 1 else LONG_SIDES)
+    few, many = chance.choice((1, 1, 1, 2, 3, 3, 4)), chance.choice(CHANNELS)
+    is_first = op == "conv"
+    size = length if is_first else max(1, length // stride)
+    padding = chance.choice((0, 0, (kernel - stride) // 2))
+    return {
+        "op": op,
+        "x": [chance.choice((1, 1, 2, 4)), few if is_first else many, *[size] * rank],
+        "cout": many if is_first else few,
+        "kernel": kernel,
+        "stride": stride,
+        "padding": padding,
+        "dilation": 1,
+        "groups": 1,
+    }
+
+
 def is_measured(case: dict[str, Any]) -> bool:
     """Return whether it exists, and takes neither too long nor too short."""
     try:
@@ -80,13 +108,15 @@ def main() -> None:
     parser.add_argument("--op", choices=("conv", "conv_transpose"), default="conv_transpose")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=60)
+    parser.add_argument("--few-channels", action="store_true", help="with long strides")
     arguments = parser.parse_args()
     chance = random.Random(arguments.seed)
+    draw, name = (few_channels, "few") if arguments.few_channels else (drawn, "random")
     cases: list[dict[str, Any]] = []
     while len(cases) < arguments.count:
-        case = drawn(chance, arguments.op)
+        case = draw(chance, arguments.op)
         if is_measured(case):
-            cases.append({"name": f"random{arguments.seed}_{len(cases)}", **case})
+            cases.append({"name": f"{name}{arguments.seed}_{len(cases)}", **case})
     lines = ",\n ".join(json.dumps(case) for case in cases)
     arguments.out.write_text(f"[\n {lines}\n]\n", encoding="utf-8")
 

@@ -221,7 +221,7 @@ def test_memory_that_tvm_keeps_is_taken(monkeypatch: pytest.MonkeyPatch) -> None
     machine = Machine(main=allocated)
     monkeypatch.setattr(allocation, "release", kept.clear)
     monkeypatch.setattr(allocation.R, "VirtualMachine", lambda *_: machine)
-    assert allocation.called(None, machine, "main") == "result"
+    assert allocation.called(None, allocated, "main") == "result"
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tvm
@@ -17,8 +18,9 @@ release = tvm.get_global_func("vm.builtin.memory_manager.clear")
 """Free the memory that TVM keeps for later calls."""
 
 
-def called(executable: Any, machine: Any, name: str, *arguments: Any) -> Any:
-    """Return the results of a function, also where they need the memory that TVM keeps.
+def called(executable: Any, function: Callable[..., Any], name: str, *arguments: Any) -> Any:
+    """Return the results of a function of an executable, also where they need the memory that TVM
+    keeps.
 
     Raises
     ------
@@ -26,7 +28,7 @@ def called(executable: Any, machine: Any, name: str, *arguments: Any) -> Any:
         There is too little memory.
     """
     try:
-        return machine[name](*arguments)
+        return function(*arguments)
     except Exception as error:
         if not _is_of_memory(error):
             raise

@@ -126,6 +126,8 @@ def _boxed(forward: Callable[..., Any]) -> Callable[[list[Any]], Any]:
     def run(arguments: list[Any]) -> Any:
         given = list(arguments)
         arguments.clear()  # so that each is freed after its last use
+        if not torch.is_grad_enabled():
+            return forward(*given)
         with torch.no_grad():
             return forward(*given)
 

@@ -90,10 +90,13 @@ class Executable:
 
     def __call__(self, name: str, *arguments: Any) -> Any:
         """Return the results of a function by its name."""
-        machine = getattr(self._local, "machine", None)
-        if machine is None:
-            machine = self._local.machine = R.VirtualMachine(self._compiled, tvm.cpu())
-        return called(self._compiled, machine, name, *arguments)
+        functions = vars(self._local)
+        function = functions.get(name)
+        if function is None:
+            if not functions:
+                self._local.machine = R.VirtualMachine(self._compiled, tvm.cpu())
+            function = functions[name] = self._local.machine[name]
+        return called(self._compiled, function, name, *arguments)
 
     def weights(self, given: Sequence[torch.Tensor], pack: Callable[..., Any]) -> list[Any]:
         """Return the packed weights, which are kept until a change of a weight is detected."""

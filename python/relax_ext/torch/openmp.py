@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -51,18 +50,21 @@ def install() -> None:
         _set_team()
 
 
-@contextmanager
-def team(threads: int | None) -> Iterator[None]:
+class team:  # noqa: N801 - a class, for it takes a third of the time of a generator
     """Run the block on `threads` threads, as many as PyTorch has if None."""
-    before = getattr(_of_thread, "team", 0)
-    set_team = _set_team() or _use_pool
-    _of_thread.team = threads or torch.get_num_threads()
-    set_team(_of_thread.team)
-    try:
-        yield
-    finally:
-        _of_thread.team = before
-        set_team(before)
+
+    def __init__(self, threads: int | None) -> None:
+        self._threads = threads
+
+    def __enter__(self) -> None:
+        self._before = getattr(_of_thread, "team", 0)
+        self._set = _set_team() or _use_pool
+        _of_thread.team = self._threads or torch.get_num_threads()
+        self._set(_of_thread.team)
+
+    def __exit__(self, *_: object) -> None:
+        _of_thread.team = self._before
+        self._set(self._before)
 
 
 @cache

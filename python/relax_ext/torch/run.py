@@ -151,7 +151,7 @@ class CompiledPart:
         self, found: Sequence[Any], operands: Sequence[torch.Tensor], sizes: Sequence[int]
     ) -> list[torch.Tensor]:
         """Return results with PyTorch's strides, in memory that they do not share."""
-        taken = {operand.data_ptr() for operand in operands if operand.numel()}
+        taken = {operand.data_ptr() for operand in operands}
         results = []
         for one, result in zip(found, self.results):
             tensor = one if isinstance(one, torch.Tensor) else dlpack.from_dlpack(one)
@@ -183,7 +183,7 @@ def ready(value: Any, order: Order | None = None) -> torch.Tensor:
     """
     if not isinstance(value, torch.Tensor):
         return torch.tensor(value, dtype=torch.float64)
-    tensor = value.detach()
+    tensor = value.detach() if value.requires_grad else value
     if tensor.is_neg():
         tensor = tensor.resolve_neg()
     if order is not None:
