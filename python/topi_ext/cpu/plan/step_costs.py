@@ -249,6 +249,8 @@ class WgradChannelsCosts:
     """To begin a register tile."""
     far: float = 1.4
     """Times, of products whose operands take more than half of the second cache."""
+    vector_far: float = 1.6
+    """Cycles of a vector of y that fills a cache line, at least, from the second cache."""
     products: float = 1.0
     """Times, of products, beside other kernels."""
     write: float = 2.0

@@ -14,7 +14,7 @@ from ...kernel.registry import Refused
 from ...spec.conv import Convolution
 from ...spec.dtypes import byte_width
 from ...spec.size_hints import nominal
-from ..machine import CpuMachine
+from ..machine import CACHE_LINE, CpuMachine
 from .base import Plan
 from .estimate import (
     MOST_MEAN,
@@ -24,6 +24,7 @@ from .estimate import (
     candidate_channels,
     cheapest,
     memory_price,
+    most_of,
     plane_cycles,
     register_tile,
     room_for,
@@ -111,6 +112,9 @@ def _rated(problem: Convolution, machine: CpuMachine) -> Iterator[tuple[float, t
         c_tile, v_tile = register_tile(c, vectors, machine)
         full, tail = divmod(vectors, v_tile)
         step = row_cycles(c_tile, vectors, v_tile, machine)
+        # Each tile reads all rows of y again: at least from where they are.
+        far = max(step, vectors * costs.vector_far * machine.vector_bytes / CACHE_LINE)
+        most_near = most_of(machine.l1) // (v_tile * lanes * width)
         for one, c_block in product(blocks, candidate_channels(c, c_tile)):
             window, size, rows, counts, packed, turned, planes = one
             # What is left over of the tiles goes one channel at a time.
@@ -118,7 +122,8 @@ def _rated(problem: Convolution, machine: CpuMachine) -> Iterator[tuple[float, t
             overhead = (full + bool(tail)) * (
                 rows * costs.row + c_tile * v_tile * costs.sum_vector + costs.tile
             )
-            products = tiles * (size * step * share + overhead)
+            each = step if size <= most_near else far
+            products = tiles * (size * each * share + overhead)
             held = c_block * planes + size * vectors * lanes
             if held * width > machine.l2 // 2:
                 products *= costs.far
