@@ -406,16 +406,21 @@ def test_bad_arguments(
 
 
 @pytest.mark.parametrize(
-    ("op", "seed", "file"),
-    [("conv_transpose", 5, "random_decoders.json"), ("conv", 6, "random_encoders.json")],
+    ("file", "arguments"),
+    [
+        ("random_decoders.json", "--op conv_transpose --seed 5"),
+        ("random_encoders.json", "--op conv --seed 6"),
+        ("few_channels_decoders.json", "--op conv_transpose --seed 7 --count 24 --few-channels"),
+        ("few_channels_encoders.json", "--op conv --seed 7 --count 24 --few-channels"),
+    ],
 )
-def test_random_cases_are_drawn_again(op: str, seed: int, file: str, tmp_path: Path) -> None:
+def test_random_cases_are_drawn_again(file: str, arguments: str, tmp_path: Path) -> None:
     """The random cases in the repository are those of their seed, not a selection."""
     out = tmp_path / file
-    command = [sys.executable, str(SCRIPTS / "random_cases.py"), str(out), "--op", op]
-    subprocess.run([*command, "--seed", str(seed)], check=True)
+    command = [sys.executable, str(SCRIPTS / "random_cases.py"), str(out), *arguments.split()]
+    subprocess.run(command, check=True)
     assert out.read_text() == (SCRIPTS / "cases" / file).read_text()
-    assert len(read_cases(out)) == 60
+    assert len(read_cases(out)) == (24 if "few" in file else 60)
 
 
 def test_names_are_unique(tmp_path: Path) -> None:

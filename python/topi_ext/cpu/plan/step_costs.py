@@ -623,6 +623,7 @@ EMERALD_RAPIDS = replace(
     source="Lines from behind the second cache: by hand on Emerald Rapids, 23 November 2026; all "
     "else is taken from Zen 4.",
     common=replace(ZEN4.common, l3_line=7.0),
+    wgrad_channels=replace(ZEN4.wgrad_channels, vector_far=2.2),
 )
 """Vectors of a cache line on processors of Intel."""
 
