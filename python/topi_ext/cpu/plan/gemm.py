@@ -192,9 +192,11 @@ def _panel_cycles(found: MatMul, plan: GemmPlan, block: int, machine: CpuMachine
     products = terms * rows_cycles(block, plan.m_tile, plan.vectors, machine)
     if found.widens_weights and found.prepacked:
         products += terms * -(-block // plan.m_tile) * plan.vectors * costs.widen_vector
+    chunks = -(-terms // plan.depth)
     if plan.depth * width * each > most_of(machine.l1):
         products *= costs.panel_far
-    chunks = -(-terms // plan.depth)
+    if block * terms * each > machine.l2 // 4:
+        products *= costs.rows_far
     sums = chunks * block * plan.vectors * costs.sum_vector
     rows_bytes = block * terms * each
     lines = rows_bytes / CACHE_LINE * line_cycles(rows_bytes, costs, machine)

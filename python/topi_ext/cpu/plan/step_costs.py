@@ -496,6 +496,8 @@ class GemmCosts:
     """To begin a task."""
     panel_far: float = 1.1
     """Times, of products whose panel of columns does not stay in the first cache."""
+    rows_far: float = 1.0
+    """Times, of products with rows that take more than a quarter of the second cache."""
     sum_vector: float = 2.0
     """To take up and lay down a vector of sums."""
     line: float = 0.5
@@ -620,10 +622,11 @@ ZEN4 = Costs(
 
 EMERALD_RAPIDS = replace(
     ZEN4,
-    source="Lines from behind the second cache: by hand on Emerald Rapids, 23 November 2026; all "
-    "else is taken from Zen 4.",
+    source="Lines from behind the second cache, rows and vectors that come from it: by hand on "
+    "Emerald Rapids, 23 and 29 November 2026; all else is taken from Zen 4.",
     common=replace(ZEN4.common, l3_line=7.0),
     wgrad_channels=replace(ZEN4.wgrad_channels, vector_far=2.2),
+    gemm=replace(ZEN4.gemm, rows_far=1.08),
 )
 """Vectors of a cache line on processors of Intel."""
 
