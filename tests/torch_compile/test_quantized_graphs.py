@@ -164,6 +164,30 @@ def test_concatenations_of_several_scales(rng: np.random.Generator) -> None:
         assert_within_steps(got.detach().numpy(), want.detach().numpy(), step)
 
 
+@pytest.mark.parametrize("corners", [False, True])
+@pytest.mark.parametrize("dynamic", [False, True], ids=["", "dynamic"])
+def test_resizes_are_quantized_as_they_are_written(
+    dynamic: bool, corners: bool, kernels: list[list[str]], rng: np.random.Generator
+) -> None:
+    """Of fractions, as a decoder joins them: one kernel each, and a concatenation of bytes."""
+    first = nn.Parameter(torch.from_numpy(rng.standard_normal((8, 3, 3, 3), "float32")))
+    how = {"mode": "bilinear", "align_corners": corners}
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        x = F.gelu(F.conv2d(x, first, padding=1))
+        y = F.gelu(F.conv2d(x, first[:, :1].expand(8, 8, 3, 3), padding=1, stride=2))
+        ys = [F.interpolate(one, (24, 20), **how) for one in (x, y)]
+        return bytes_of(torch.cat(ys, 1), 0.0607, 5, INT8)
+
+    x = torch.from_numpy(rng.standard_normal((2, 3, 12, 10), "float32"))
+    run = compiled(function)
+    if dynamic:
+        torch._dynamo.mark_dynamic(x, 0)
+    with torch.no_grad():
+        assert_within_steps(run(x).numpy(), function(x).numpy(), 0.0607)
+    assert sum("resize2d" in name and "quantize" in name for name in kernels[0]) == 2
+
+
 def test_products_of_activations(kernels: list[list[str]], rng: np.random.Generator) -> None:
     """Attention of bytes: scores of queries and keys, then a product by values."""
 

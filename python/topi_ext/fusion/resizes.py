@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ..compat import same_size
 from ..spec.geometry import Size
-from ..spec.post_ops import PostOp
+from ..spec.post_ops import QUANTIZED, PostOp
 from ..spec.resize import ASYMMETRIC, CORNERS, HALF_PIXEL, NEAREST, Resize
 from .anchors import Anchor
 
@@ -37,7 +37,7 @@ class ResizeAnchor(Anchor):
     base: Resize
     shape: tuple[Size, ...]
 
-    name, dtype, axes = "resize2d", "float32", tuple("NCHW")
+    name, axes = "resize2d", tuple("NCHW")
 
     @classmethod
     def of(
@@ -80,9 +80,18 @@ class ResizeAnchor(Anchor):
         return cls(base, tuple(after))
 
     @property
+    def dtype(self) -> str:
+        """Dtype of the result."""
+        return self.base.result
+
+    @property
     def sizes(self) -> Mapping[str, Size]:
         """Size of each letter."""
         return self.base.sizes
+
+    def converted(self, dtype: str) -> ResizeAnchor | None:
+        """Return the anchor whose result is quantized, or None."""
+        return replace(self, base=replace(self.base, result=dtype)) if dtype in QUANTIZED else None
 
     def problem(self, epilogue: Sequence[PostOp]) -> Resize:
         """Return the resize with post-ops; their operands have the axes that they vary along."""

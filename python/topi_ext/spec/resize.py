@@ -30,6 +30,8 @@ NEAREST, HALF_PIXEL, ASYMMETRIC, CORNERS = "nearest", "half_pixel", "asymmetric"
 class Resize(Problem):
     """One resize of float32, with axes N, C, H, W.
 
+    The result may be bytes, if the epilogue quantizes.
+
     Attributes
     ----------
     method : str
@@ -42,6 +44,8 @@ class Resize(Problem):
         Operands have the letters that they vary along, and no others.
     times : tuple of int, optional
         How often a nearest resize repeats each row and column, which known sizes state as well.
+    result : str
+        Dtype of the result.
     """
 
     method: str
@@ -50,6 +54,7 @@ class Resize(Problem):
     after: tuple[Size, Size]
     epilogue: Epilogue = ()
     times: tuple[int, int] | None = None
+    result: str = "float32"
 
     @property
     def kind(self) -> str:
@@ -64,7 +69,7 @@ class Resize(Problem):
     @property
     def dtypes(self) -> tuple[str, str]:
         """Dtypes of the operand and of the result."""
-        return "float32", "float32"
+        return "float32", self.result
 
     @property
     def is_static(self) -> bool:
@@ -109,7 +114,7 @@ class Resize(Problem):
         for number, step in enumerate(step for step in self.epilogue if step.order):
             shape = tuple(sizes[letter] for letter in step.order)
             yield Argument(f"operand{number}", step.order, shape, "float32")
-        yield Argument("out", "NCHW", (*self.planes, *self.after), "float32")
+        yield Argument("out", "NCHW", (*self.planes, *self.after), self.result)
 
     def repetitions(self, axis: int) -> int:
         """Return how often a nearest resize repeats each element along an axis."""

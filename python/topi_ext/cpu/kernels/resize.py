@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ...emit.post_ops import RowEpilogue
+from ...spec.post_ops import finished
 from ...spec.resize import CORNERS, HALF_PIXEL, NEAREST, Resize
 from .. import emit
 from ..emit import Array, Expr, Operand
@@ -98,6 +99,9 @@ def _emit(
         first = emit.let(block * rows)
         count = emit.clamped_extent(first, height, rows)
         mixed = emit.scratch(w + 1, _DTYPE)
+        # Rows that are narrowed, in a loop of which LLVM makes vectors.
+        is_narrowed = out.dtype != _DTYPE
+        fractions = emit.scratch(width if is_narrowed else 1, _DTYPE)
         for i in emit.loop(count):
             where = {"N": image, "C": channel, "H": emit.let(first + i), "W": 0}
             into = emit.opaque_base(out.at("NCHW", *where.values()))
@@ -107,8 +111,16 @@ def _emit(
             else:
                 _mix(resize, (x, plane), where["H"], mixed)
                 elements = _linear(width, mixed, columns)
+            if not is_narrowed:
+                for column, value in elements:
+                    emit.store(out, into + column, epilogue(value, column))
+                continue
             for column, value in elements:
-                emit.store(out, into + column, epilogue(value, column))
+                emit.store(fractions, column, value)
+            for column in emit.loop(width):
+                value = epilogue(fractions[column], column)
+                value = emit.cast(value, finished(resize.epilogue, _DTYPE), out.dtype)
+                emit.store(out, into + column, value)
 
 
 def _nearest(resize: Resize, x: Operand, plane: Expr, row: Expr) -> Iterator[tuple[Expr, Expr]]:
