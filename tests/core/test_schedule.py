@@ -34,7 +34,14 @@ OPERATORS: dict[str, tuple[list[tuple], Callable[..., relax.Expr], bool]] = {
         lambda bb, x, y: OP.nn.relu(bb.emit(OP.add(bb.emit(OP.tanh(x)), y))),
         True,
     ),
-    "concat": ([(1, 32, 28, 28)] * 2, lambda bb, x, y: OP.concat([x, y], 1), True),
+    "concat": ([(1, 64, 28, 28)] * 2, lambda bb, x, y: OP.concat([x, y], 1), True),
+    "concat between operators": (
+        [(3, 32, 28, 28), (3, 80, 28, 28), (3, 1, 28, 28)],
+        lambda bb, x, y, z: OP.tanh(bb.emit(OP.concat([bb.emit(OP.exp(x)), y, z], 1))),
+        True,
+    ),
+    "concat of batches": ([(2, 8, 9), (5, 8, 9)], lambda bb, x, y: OP.concat([x, y], 0), False),
+    "concat of rows": ([(600, 64), (600, 20)], lambda bb, x, y: OP.concat([x, y], 1), True),
     "resize": (
         [(1, 32, 28, 28)],
         lambda bb, x: OP.image.resize2d(x, (56, 56), method="linear", layout="NCHW"),
@@ -88,6 +95,27 @@ def test_threads_share_what_is_worth_it(name: str) -> None:
     lowered = relax.transform.LegalizeOps()(module(name))
     funcs = [f for _, f in lowered.functions_items() if not isinstance(f, relax.Function)]
     assert any("T.parallel" in parallelized(f).script() for f in funcs) == OPERATORS[name][2]
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("concat", 2),
+        ("concat between operators", 3),
+        ("concat of batches", 2),
+        ("concat of rows", 0),
+    ],
+)
+def test_concatenations_are_copies_of_parts(name: str, parts: int) -> None:
+    """The part is not chosen inside of a loop, unless rows are short."""
+    fused = relax.transform.FuseTIR()(
+        relax.transform.FuseOps()(
+            relax.transform.AnnotateTIROpPattern()(relax.transform.LegalizeOps()(module(name)))
+        )
+    )
+    funcs = [f for _, f in fused.functions_items() if not isinstance(f, relax.Function)]
+    found = [parallelized(f).script().count("_partition") for f in funcs]
+    assert max(found) == parts
 
 
 def test_symbolic_sizes(rng: np.random.Generator) -> None:

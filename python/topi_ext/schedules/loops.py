@@ -14,7 +14,7 @@ are enough results for all threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from math import prod
 from typing import Any
 
@@ -28,6 +28,7 @@ from .blocks import (
     reads_once,
     row_parts,
 )
+from .partitions import cut
 from .remainders import without_shifted_remainders
 
 _PARALLEL_POINTS = 1 << 15
@@ -74,7 +75,7 @@ def scheduled(func: Any, write: Callable[[Any, list[Any]], bool]) -> Any:
             return func
     except s_tir.ScheduleError:
         return func  # as TVM would have it
-    axes = [axis for block in _blocks(schedule) for axis in schedule.get(block).iter_vars]
+    axes = [axis for block in _leaves(schedule) for axis in schedule.get(block).iter_vars]
     exact = without_shifted_remainders(schedule.mod["main"], axes)
     return exact.with_attr("tirx.is_scheduled", True)
 
@@ -84,12 +85,25 @@ def _blocks(schedule: Any) -> list[Any]:
     return found
 
 
+def _leaves(schedule: Any, block: Any = None) -> Iterator[Any]:
+    """Yield the blocks that have no others inside."""
+    children = _blocks(schedule) if block is None else schedule.get_child_blocks(block)
+    for child in children:
+        yield from _leaves(schedule, child)
+    if not children:
+        yield block
+
+
 def _parallel(schedule: Any, blocks: list[Any]) -> bool:
     if any(loop_kinds(schedule, block) is None for block in blocks):
         return False
     first: list[tuple[Any, Any]] = []
     for block in reversed(blocks):
-        first.append((block, _nest(schedule, block, first) or _schedule(schedule, block)))
+        parts = cut(schedule, block)
+        for part in parts:
+            _share(schedule, part)
+        if not parts:
+            first.append((block, _nest(schedule, block, first) or _schedule(schedule, block)))
     for block, loop in first:
         if loop is not None:
             schedule.decompose_reduction(block, loop)
@@ -200,3 +214,13 @@ def _schedule(schedule: Any, block: Any) -> Any:
             count += 1
         schedule.parallel(schedule.fuse(*outer[:count]) if count > 1 else outer[0])
     return reductions[0] if reductions else None
+
+
+def _share(schedule: Any, part: Any) -> None:
+    """Share the longest loop of a part of a block, except the last one, among the threads.
+
+    Loops that begin behind 0 cannot be joined.
+    """
+    *outer, row = schedule.get_loops(part)
+    if outer and _points(schedule, (*outer, row)) >= _PARALLEL_POINTS:
+        schedule.parallel(max(outer, key=lambda loop: known_extent(schedule, loop) or 0))
