@@ -2,8 +2,7 @@
 """Concatenations and paddings as one nest of loops for each part.
 
 TVM chooses the part that an element comes from inside of the innermost loop, of which LLVM then
-makes no vectors: a concatenation of bytes took five times as long on two threads as its parts do on
-one.  The loop along the axis is cut where the choice changes, so each part is a copy.
+makes no vectors: a concatenation of bytes took seven times as long as its parts.  The loop along the axis is cut where the choice changes, so each part is a copy.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ def cut(schedule: Any, block: Any) -> list[Any]:
         return []
     loops = schedule.get_loops(block)
     axis, bounds = chosen
-    extents = [known_extent(schedule, loop) for loop in loops]
-    if None in extents or len(loops) != len(schedule.get(block).iter_vars):
+    extents = [known_extent(schedule, loop) or 0 for loop in loops]
+    if 0 in extents or len(loops) != len(schedule.get(block).iter_vars):
         return []
     ends = sorted({bound for bound in bounds if 0 < bound < extents[axis]})
     is_worth_it = prod(extents[:axis]) <= _MOST_OUTSIDE
