@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Concatenations and paddings as one nest of loops for each part.
+"""Concatenations as one nest of loops for each part.
 
 TVM chooses the part that an element comes from inside of the innermost loop, of which LLVM then
-makes no vectors: a concatenation of bytes took seven times as long as its parts.  The loop along the axis is cut where the choice changes, so each part is a copy.
+makes no vectors: a concatenation of bytes took seven times as long as its parts.  So the loop along
+the axis is cut where the choice changes, and each part is a copy.
 """
 
 from __future__ import annotations
