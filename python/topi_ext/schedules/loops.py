@@ -28,7 +28,7 @@ from .blocks import (
     reads_once,
     row_parts,
 )
-from .partitions import cut
+from .concatenations import cut
 from .remainders import without_shifted_remainders
 
 _PARALLEL_POINTS = 1 << 15
