@@ -110,6 +110,8 @@ def _nests(found: MatMul, known: MatMul, dot: Product, machine: CpuMachine) -> I
             continue
         panels = -(-columns // (wide * TILE))
         for block in blocks_of_rows(rows, high * TILE):
+            if block > high * TILE and block * steps * TILE * 4 > most_of(machine.l2):
+                continue  # rows are copied, to be read again for each panel
             tasks = outer * -(-rows // block)
             for splits in candidate_splits(tasks, panels, machine):
                 yield GemmPlan(
