@@ -40,6 +40,11 @@ OPERATORS: dict[str, tuple[list[tuple], Callable[..., relax.Expr], bool]] = {
         lambda bb, x, y, z: OP.tanh(bb.emit(OP.concat([bb.emit(OP.exp(x)), y, z], 1))),
         True,
     ),
+    "concat of what a mean scales": (
+        [(1, 64, 28, 28)] * 2,
+        lambda bb, x, y: OP.concat([bb.emit(OP.multiply(x, bb.emit(OP.mean(y)))), y], 1),
+        True,
+    ),
     "concat of batches": ([(2, 8, 9), (5, 8, 9)], lambda bb, x, y: OP.concat([x, y], 0), False),
     "concat of rows": ([(600, 64), (600, 20)], lambda bb, x, y: OP.concat([x, y], 1), True),
     "resize": (

@@ -30,13 +30,15 @@ def cut(schedule: Any, block: Any) -> list[Any]:
     block : SBlockRV
         A block of spatial loops around one statement.
     """
-    chosen = _choice(schedule.get(block)) if hasattr(schedule, "loop_partition") else None
+    node, loops = schedule.get(block), schedule.get_loops(block)
+    # TVM cannot cut a block that reads a tensor of no axes.
+    is_cut = hasattr(schedule, "loop_partition") and all(read.region for read in node.reads)
+    chosen = _choice(node) if is_cut else None
     if chosen is None:
         return []
-    loops = schedule.get_loops(block)
     axis, bounds = chosen
     extents = [known_extent(schedule, loop) or 0 for loop in loops]
-    if 0 in extents or len(loops) != len(schedule.get(block).iter_vars):
+    if 0 in extents or len(loops) != len(node.iter_vars):
         return []
     ends = sorted({bound for bound in bounds if 0 < bound < extents[axis]})
     is_worth_it = prod(extents[:axis]) <= _MOST_OUTSIDE
