@@ -155,7 +155,7 @@ def test_requantized_rows(
 
 
 def test_linear_layers_are_its() -> None:
-    """Of rows beside each other, and batched; the direct kernel turns them."""
+    """Rows beside each other, and batches of them; the direct kernel turns them."""
     for case in (("mk", "nk", "mn", (256, 512, 256)), ("bmk", "bkn", "bmn", (4, 64, 64, 64))):
         for operands in OPERANDS[1:3]:
             problem = product_of(case, operands, ahead=True).canonical()

@@ -169,7 +169,7 @@ def test_concatenations_of_several_scales(rng: np.random.Generator) -> None:
 def test_resizes_are_quantized_as_they_are_written(
     dynamic: bool, corners: bool, kernels: list[list[str]], rng: np.random.Generator
 ) -> None:
-    """Of fractions, as a decoder joins them: one kernel each, and a concatenation of bytes."""
+    """Fractions, as a decoder joins them: one kernel each, and a concatenation of bytes."""
     first = nn.Parameter(torch.from_numpy(rng.standard_normal((8, 3, 3, 3), "float32")))
     how = {"mode": "bilinear", "align_corners": corners}
 

@@ -111,13 +111,12 @@ def _emit(
             else:
                 _mix(resize, (x, plane), where["H"], mixed)
                 elements = _linear(width, mixed, columns)
-            if not is_narrowed:
-                for column, value in elements:
-                    emit.store(out, into + column, epilogue(value, column))
-                continue
             for column, value in elements:
-                emit.store(fractions, column, value)
-            for column in emit.loop(width):
+                if is_narrowed:
+                    emit.store(fractions, column, value)
+                else:
+                    emit.store(out, into + column, epilogue(value, column))
+            for column in emit.loop(width) if is_narrowed else ():
                 value = epilogue(fractions[column], column)
                 value = emit.cast(value, finished(resize.epilogue, _DTYPE), out.dtype)
                 emit.store(out, into + column, value)
