@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from .. import compat
-from .blocks import known_extent
+from .blocks import is_spatial, known_extent
 
 _MOST_PARTS = 16
 _MOST_OUTSIDE = 16
@@ -33,6 +33,7 @@ def cut(schedule: Any, block: Any) -> list[Any]:
     node, loops = schedule.get(block), schedule.get_loops(block)
     # TVM cannot cut a block that reads a tensor of no axes.
     is_cut = hasattr(schedule, "loop_partition") and all(read.region for read in node.reads)
+    is_cut = is_cut and is_spatial(schedule, block)
     chosen = _choice(node) if is_cut else None
     if chosen is None:
         return []
