@@ -77,6 +77,20 @@ def test_are_vectors() -> None:
     assert "vaddps" in ours and "vaddps" not in theirs
 
 
+def test_an_operand_that_guards_its_own_reads(rng: np.random.Generator) -> None:
+    """The gradient of relu of what a border is added to: a branch at each sign is mispredicted."""
+
+    def shifted(i: Any, mask: Any, x: Any, y: Any) -> Any:
+        return tir.Select(mask[i], tir.if_then_else(i >= 1, x[i - 1], y[i]), y[i])
+
+    func = without_branches(selecting("float32", shifted))
+    assert "topi_ext_select" in func.script()
+    mask = rng.integers(0, 2, SIZE).astype(bool)
+    x, y = rng.standard_normal((2, SIZE)).astype("float32")
+    before = np.concatenate([y[:1], x[:-1]])
+    np.testing.assert_array_equal(expected(mask, x, y, func), np.where(mask, before, y))
+
+
 GUARDS: dict[str, Callable[..., Any]] = {
     "of the place": lambda i, m, x, y: tir.Select(i < SIZE - 1, x[i + 1], y[i]),
     "of the place and of values": lambda i, m, x, y: tir.Select(

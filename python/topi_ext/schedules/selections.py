@@ -35,7 +35,8 @@ _LEAVES = ("Var", "SizeVar", "IntImm", "FloatImm")
 _HARMLESS = frozenset((*_ARITHMETIC, *_LOGIC, *_LEAVES))
 """Expressions that may be evaluated in vain: no division of integers, which may trap."""
 
-_FUNCTIONS = FUNCTIONS | {"fabs", "call_pure_extern"}
+_FUNCTIONS = FUNCTIONS | {"fabs", "call_pure_extern", "if_then_else"}
+"""Functions that may be evaluated in vain; the last one guards its own reads."""
 
 
 def without_branches(func: Any) -> Any:
