@@ -33,6 +33,7 @@ from .fusion.channels_last import channels_last
 from .fusion.enlarged import read_before_enlarging
 from .fusion.fuse import fuse_kernels
 from .fusion.moved import move_bytes
+from .fusion.recomputed import recompute
 from .fusion.tuples import fuse_ops
 from .legalizations import log_softmax, reshapes, size_parameters, sums
 
@@ -172,7 +173,8 @@ def _legalize_passes(passes: list[Any], kind: str) -> list[Any]:
     On processors sums stay whole: their stages are :mod:`topi_ext.schedules.reductions`.  On GPUs
     our schedules run before TVM's rules, which leave them as they are.
     """
-    passes = [_pass(fuse_ops) if one.info.name == "FuseOps" else one for one in passes]
+    fusion = [*([_pass(recompute)] if kind == "llvm" else []), _pass(fuse_ops)]
+    passes = [new for one in passes for new in (fusion if one.info.name == "FuseOps" else [one])]
     names = [one.info.name for one in passes]
     wanted = "LegalizeOps" if kind == "llvm" else "ApplyDefaultSchedule"
     if wanted not in names:
