@@ -104,6 +104,46 @@ def test_training(name: str) -> None:
     assert bool(found.graphs[0].random) == (name == "dropout")
 
 
+def pooled(m: nn.ModuleList, x: torch.Tensor) -> torch.Tensor:
+    return m[1](F.max_pool2d(m[0](x), 3, 2, 1)).tanh()
+
+
+def indexed(m: nn.ModuleList, x: torch.Tensor) -> torch.Tensor:
+    """Read the indices too."""
+    maxima, indices = F.max_pool2d(m[0](x), 3, 2, 1, return_indices=True)
+    return m[1](maxima * (indices % 7)).tanh()
+
+
+def dilated(m: nn.ModuleList, x: torch.Tensor) -> torch.Tensor:
+    return m[1](F.max_pool2d(m[0](x), 2, 1, 0, 2)).tanh()
+
+
+POOLED: dict[str, tuple[Callable[..., torch.Tensor], set[torch.dtype]]] = {
+    "pooled": (pooled, set()),
+    "two in a row": (lambda m, x: pooled(m, pooled(m, x)[:, :3]), set()),
+    "read": (indexed, {torch.int64}),
+    "by a kernel that reads indices": (dilated, {torch.int64}),
+}
+
+
+@pytest.mark.parametrize("name", POOLED)
+def test_indices_of_maxima_are_not_saved(name: str) -> None:
+    """Their kernel took up to 20 times as long as the pooling."""
+    forward, integers = POOLED[name]
+    model = Function(forward, conv(), conv(8, 8))
+    saved: set[torch.dtype] = set()
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        saved.add(tensor.dtype)
+        return tensor
+
+    found = check_training(model, image())
+    assert all(graph.parts and not graph.unknown for graph in found.graphs)
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        compiled(model)(image())
+    assert saved - {torch.float64} == integers
+
+
 def test_unknown_operators_in_between() -> None:
     """PyTorch computes them in both directions, and views what is kept channels last."""
 

@@ -33,6 +33,7 @@ from .graph import GraphCompiler
 from .options import Options
 from .partition import INDEXED, has_effects, is_product, operators, packet_of
 from .precision import lower
+from .saved import find_indices_again
 from .setup import BACKEND
 
 SHOWN = 8
@@ -91,7 +92,10 @@ def _partitioned(options: Options, joint: fx.GraphModule, *args: Any, **kwargs: 
     """Return the forward and the backward graph of a joint graph."""
     separate_updates(joint.graph)
     _prepare(joint, options)
-    return min_cut_rematerialization_partition(joint, *args, **kwargs)
+    forward, backward = min_cut_rematerialization_partition(joint, *args, **kwargs)
+    if any(map(is_product, joint.graph.nodes)):
+        find_indices_again(forward, backward, kwargs["num_fwd_outputs"])
+    return forward, backward
 
 
 def _prepare(graph_module: fx.GraphModule, options: Options) -> None:
