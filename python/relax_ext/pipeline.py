@@ -173,8 +173,9 @@ def _legalize_passes(passes: list[Any], kind: str) -> list[Any]:
     On processors sums stay whole: their stages are :mod:`topi_ext.schedules.reductions`.  On GPUs
     our schedules run before TVM's rules, which leave them as they are.
     """
-    fusion = [*([_pass(recompute)] if kind == "llvm" else []), _pass(fuse_ops)]
-    passes = [new for one in passes for new in (fusion if one.info.name == "FuseOps" else [one])]
+    # Under its own name, by which a user's PassContext may disable or time it.
+    fuse = _pass(_recomputed_and_fused if kind == "llvm" else fuse_ops, "FuseOps")
+    passes = [fuse if one.info.name == "FuseOps" else one for one in passes]
     names = [one.info.name for one in passes]
     wanted = "LegalizeOps" if kind == "llvm" else "ApplyDefaultSchedule"
     if wanted not in names:
@@ -194,6 +195,10 @@ def _legalize_passes(passes: list[Any], kind: str) -> list[Any]:
     unfused = _pass(size_parameters.without_fusion)
     passes = [*passes[:first], legalize, unfused, *passes[first + 1 :]]
     return [*passes, _pass(reshapes.as_views)]
+
+
+def _recomputed_and_fused(module: Any) -> Any:
+    return fuse_ops(recompute(module))
 
 
 def _scheduled(schedule: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -93,14 +93,19 @@ def _partitioned(options: Options, joint: fx.GraphModule, *args: Any, **kwargs: 
     separate_updates(joint.graph)
     _prepare(joint, options)
     forward, backward = min_cut_rematerialization_partition(joint, *args, **kwargs)
-    if any(map(is_product, joint.graph.nodes)):
+    if _has_products(joint):
         find_indices_again(forward, backward, kwargs["num_fwd_outputs"])
     return forward, backward
 
 
+def _has_products(graph_module: fx.GraphModule) -> bool:
+    """Return whether there is anything to compile in a graph."""
+    return any(map(is_product, graph_module.graph.nodes))
+
+
 def _prepare(graph_module: fx.GraphModule, options: Options) -> None:
     """Change random numbers and dtypes in a graph before it is partitioned."""
-    if any(map(is_product, graph_module.graph.nodes)):
+    if _has_products(graph_module):
         detach_draws(graph_module.graph)
         if options.dtype is not None:
             lower(graph_module.graph, options.dtype)
@@ -189,7 +194,7 @@ def _compiled(
 
     Operators `allowed` may stay in PyTorch without a word.
     """
-    if any(map(is_product, graph_module.graph.nodes)):
+    if _has_products(graph_module):
         sum_gathers(graph_module.graph)
     calls = [node for node in graph_module.graph.nodes if node.op == "call_function"]
     record = report.Graph(kind, operators(calls))

@@ -36,6 +36,8 @@ def find_indices_again(forward: fx.GraphModule, backward: fx.GraphModule, result
                 _pool_again(gradient)
             backward.graph.erase_node(node)
             dropped.add(node.name)
+    if not dropped:
+        return
     kept = [value for value in values[results:] if getattr(value, "name", "") not in dropped]
     output.args = ((*values[:results], *kept),)
     for module in (forward, backward):
