@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from math import prod
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, NamedTuple
@@ -99,7 +100,7 @@ def measured(stack: ExitStack, commands: dict[str, list[str]], caches: dict[str,
     row: Row = {"failed": failed}
     for key in ("error", "first_s"):
         row[key] = {engine: worker.ready[key] for engine, worker in workers.items()}
-    row["share_of_ours"], row["weakest"] = workers["ours"].ready["profile"]
+    row |= workers["ours"].ready["profile"]
     row["ms"] = in_turns(workers)
     return row
 
@@ -215,6 +216,8 @@ def by_tvm(model: Model, threads: int) -> tuple[Callable[[], Any], Callable[[], 
 
     import relax_ext
     from relax_ext.cli.instrument import KernelNames
+    from support import peaks
+    from support.engines import engine
     from support.zoo import stages
 
     target = relax_ext.host_target(num_cores=threads)
@@ -227,11 +230,17 @@ def by_tvm(model: Model, threads: int) -> tuple[Callable[[], Any], Callable[[], 
     def run() -> Any:
         return machine["main"](*given)
 
-    return run, lambda: profile(machine, run, kernels)
+    def profiled() -> Row:
+        peak = peaks.measure(engine("relax"), target, threads).gflops
+        return profile(machine, run, kernels, peak)
+
+    return run, profiled
 
 
-def profile(machine: Any, run: Callable[[], Any], kernels: Any) -> tuple[float, Any]:
-    """Return the share of time in our kernels, and the operator that takes most of the rest."""
+def profile(machine: Any, run: Callable[[], Any], kernels: Any, peak: float) -> Row:
+    """Return the share of time in our kernels, the operator that takes most of the rest, and the
+    share and the fraction of the peak of each matrix product ``rows x terms x columns``.
+    """
     import tvm
 
     from conv_cli.profiling import Profile, entries_of
@@ -244,7 +253,14 @@ def profile(machine: Any, run: Callable[[], Any], kernels: Any) -> tuple[float, 
         observed.append(list(calls))
     ours = {name: info.kernel for name, info in kernels.infos.items()}
     found = Profile("relax_ext", "", "torch", "", 0, entries_of(observed, ours))
-    return found.ours, found.weakest
+    products: dict[str, list[float]] = {}
+    for entry in found.entries:
+        if entry.kernel == "gemm":
+            x, *_, out = entry.shapes
+            rows, columns = prod(x[:-1]), prod(out) // prod(x[:-1])
+            of_peak = entry.count * 2 * prod(out) * x[-1] / (entry.ms * 1e6) / peak
+            products.setdefault(f"{rows}x{x[-1]}x{columns}", [entry.share, of_peak])
+    return {"share_of_ours": found.ours, "weakest": found.weakest, "gemm": products}
 
 
 def by_torch(model: Model, *, frozen: bool) -> Callable[[], Any]:

@@ -72,6 +72,8 @@ WHAT = {
 }
 """Titles of the measurements of each file, for the summary."""
 MODES = ("inference", "training")
+PRODUCTS = 4
+"""Matrix products that are listed of a model."""
 
 
 def provenance(found: Found) -> str:
@@ -125,6 +127,20 @@ def compile_of(found: Found) -> str:
     engines = [name for name in LABELS if any(name in row["first_s"] for row in rows.values())]
     heads = ["model", *(f"{LABELS[name]}, s" for name in engines)]
     lines = [[n, *(digits(row["first_s"].get(e)) for e in engines)] for n, row in rows.items()]
+    return table(heads, lines)
+
+
+def gemm_of(found: Found) -> str:
+    """Return a table with a line for each model that spends a half of the time in matrix products:
+    the share of the longest ones, and their fraction of the peak of multiply-adds.
+    """
+    heads = ["model", "rows x terms x columns: share of the time, fraction of the peak"]
+    lines = []
+    for name, row in found["rows"].items():
+        products = sorted(row.get("gemm", {}).items(), key=lambda one: -one[1][0])
+        if sum(share for _, (share, _) in products) >= 0.5:
+            shown = (f"{size}: {share:.0%}, {of_peak:.2f}" for size, (share, of_peak) in products)
+            lines.append([name, "; ".join(list(shown)[:PRODUCTS])])
     return table(heads, lines)
 
 
@@ -214,6 +230,7 @@ def static_of(found: Found) -> str:
 VIEWS: dict[str, Callable[[Mapping[str, Found]], str]] = {
     "rows": lambda files: rows_of(*files.values()),
     "compile": lambda files: compile_of(*files.values()),
+    "gemm": lambda files: gemm_of(*files.values()),
     "first": lambda files: first_of(*files.values()),
     "busy": lambda files: busy_of(*files.values()),
     "summary": summary_of,

@@ -194,7 +194,8 @@ def _evaluated(
     for sample, group in zip(samples, groups):
         for tensor, wants in zip(group, sample.wants):
             tensor.requires_grad_(trains and wants)
-    weight = torch.eye(2, dtype=torch.float64 if trains else torch.float32, requires_grad=trains)
+    # Graphs without a product, and small ones of float32, would stay in PyTorch.
+    weight = torch.eye(2, dtype=torch.float64, requires_grad=trains)
 
     def function(weight: torch.Tensor, groups: list[list[torch.Tensor]]) -> Any:
         return weight @ weight, [sample(group) for sample, group in zip(samples, groups)]

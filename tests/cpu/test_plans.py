@@ -18,6 +18,7 @@ from topi_ext.cpu.machine import CpuMachine
 from topi_ext.cpu.plan.direct import DirectPlan
 from topi_ext.cpu.plan.dot_product import DotProductPlan
 from topi_ext.cpu.plan.estimate import cheapest, register_tile
+from topi_ext.cpu.plan.gemm import GemmPlan
 from topi_ext.cpu.plan.gemm_col2im import GemmCol2imPlan, gemm_col2im_candidates
 from topi_ext.cpu.plan.phase_lanes import PhaseLanesPlan
 from topi_ext.cpu.plan.runtime_dispatch import RuntimeDispatchPlan
@@ -35,6 +36,7 @@ from topi_ext.cpu.select.dynamic_shapes import Split, either
 from topi_ext.kernel.registry import Refused
 from topi_ext.spec.conv import OPERANDS, Convolution
 from topi_ext.spec.layout import Layouts
+from topi_ext.spec.matmul import MatMul
 
 MACHINE = CpuMachine(vector_bytes=64, registers=32, fmas=1, threads=2, l2=1 << 20, streams=True)
 
@@ -519,3 +521,14 @@ def test_what_sizes_share_is_estimated_once(face: str) -> None:
     profile = Profile()
     profile.runcall(choose, problem, MACHINE)
     assert sum(one.callcount for one in profile.getstats()) < 640_000
+
+
+@pytest.mark.parametrize(("family", "vectors"), [("zen4", 2), ("emerald_rapids", 3)])
+def test_loads_cost_where_threads_share_a_core(family: str, vectors: int) -> None:
+    """On Intel, a register tile of more vectors and fewer rows reads fewer values."""
+    machine = CpuMachine(
+        64, 32, fmas=2, threads=2, l1=48 << 10, l2=2 << 20, family=family, streams=True
+    )
+    sizes = (("m", 192), ("k", 768), ("n", 768))
+    plan = choose(MatMul(sizes, "mk", "kn", "mn", ("float32",) * 3, prepacked=True), machine)
+    assert isinstance(plan, GemmPlan) and plan.vectors == vectors

@@ -89,6 +89,7 @@ def test_options_reach_tvm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     assert given == (target, str(database))
 
 
+@pytest.mark.usefixtures("no_graph_is_small")
 def test_threads_of_tvm_where_pytorch_has_no_openmp(monkeypatch: pytest.MonkeyPatch) -> None:
     """TVM runs on as many as PyTorch has at the call, or on as many as the option says."""
     monkeypatch.setattr(openmp, "_set_team", lambda: None)
@@ -177,6 +178,7 @@ def test_training_does_not_freeze() -> None:
     assert [part.packed for graph in report().graphs for part in graph.parts] == [0, 0]
 
 
+@pytest.mark.usefixtures("no_graph_is_small")
 @pytest.mark.parametrize("unknown", ["eager", "raise"])
 def test_a_failure_of_the_compiler_leaves_pytorch(
     unknown: str, monkeypatch: pytest.MonkeyPatch
@@ -198,6 +200,7 @@ def test_a_failure_of_the_compiler_leaves_pytorch(
     assert found.graphs[0].parts == []
 
 
+@pytest.mark.usefixtures("no_graph_is_small")
 def test_unregistered_rules_leave_pytorch() -> None:
     """Stock TVM's convolutions would be slow, and wrong for some geometries."""
     notices.warn_once.cache_clear()

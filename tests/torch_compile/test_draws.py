@@ -135,6 +135,7 @@ def test_inference_draws_too() -> None:
     assert len(report().graphs[0].parts) == 1
 
 
+@pytest.mark.usefixtures("no_graph_is_small")
 def test_what_reads_inputs_only_cuts_nothing() -> None:
     """A lookup at the head of a graph runs before the only part."""
     model = Function(lambda m, i: m[0](m[1](i).permute(0, 3, 1, 2)), conv(), nn.Embedding(10, 3))

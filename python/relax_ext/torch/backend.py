@@ -35,6 +35,7 @@ from .partition import INDEXED, has_effects, is_product, operators, packet_of
 from .precision import lower
 from .saved import find_indices_again
 from .setup import BACKEND
+from .small import is_small
 
 SHOWN = 8
 """Maximum number of operators that a warning names."""
@@ -73,10 +74,15 @@ def tvm_conv(
     chosen, unordered = Options.of(options), set[str]()
     if chosen.static_sizes is None:
         chosen = replace(chosen, static_sizes=0 if are_stated() else STATIC_SIZES)
-    keep_whole(graph_module)
     given = (*graph_module.parameters(), *example_inputs)
     needs = (isinstance(one, torch.Tensor) and one.requires_grad for one in given)
     trains = torch.is_grad_enabled() and any(needs)
+    if chosen.dtype is None and not chosen.raises and is_small(graph_module):
+        kind, why = "forward" if trains else "inference", "it takes PyTorch the time of a call"
+        calls = [node for node in graph_module.graph.nodes if node.op.startswith("call_")]
+        report.add(report.Graph(kind, len(calls), unknown={"the whole graph": why}))
+        return graph_module.forward
+    keep_whole(graph_module)
     compiler = aot_autograd(
         fw_compiler=_compiler("forward", chosen, unordered, example_inputs),
         bw_compiler=_compiler("backward", chosen, unordered),

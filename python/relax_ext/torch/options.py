@@ -32,8 +32,8 @@ class Options:
     database : str, path or None
         Measured plans, as for :func:`relax_ext.pipeline`.
     unknown : str
-        ``"eager"`` leaves operators that cannot be compiled in PyTorch, with a warning; ``"raise"``
-        raises.
+        ``"eager"`` leaves operators that cannot be compiled in PyTorch, with a warning, and small
+        graphs, which PyTorch runs as fast; ``"raise"`` raises, and compiles these.
     freeze : bool
         Pack the weights of inference graphs once, and again when a change of a weight is detected.
     dtype : torch.dtype or None

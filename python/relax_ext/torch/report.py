@@ -43,7 +43,8 @@ class Graph:
     parts : list of Part
         Parts that were compiled.
     unknown : dict of str to str
-        Operators that stay in PyTorch in a graph with convolutions or products, and the reasons.
+        Operators that stay in PyTorch in a graph with convolutions or products, and the reasons;
+        the only name of a small graph is ``the whole graph``.
     random : dict of str to str
         Operators that draw random numbers, which stay in PyTorch.
     attention : dict of str to str

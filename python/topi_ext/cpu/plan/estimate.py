@@ -177,7 +177,8 @@ def tile_cycles(
     common = costs_of(machine).common
     loads = channels + vectors * (2 if shifted and machine.vector_bytes >= CACHE_LINE else 1)
     products = channels * vectors / machine.fmas
-    return max(products, loads * common.load, common.sum_ready) + common.tap
+    beside = products + loads * common.load_beside
+    return max(beside, loads * common.load, common.sum_ready) + common.tap
 
 
 @lru_cache(maxsize=1024)

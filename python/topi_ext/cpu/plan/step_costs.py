@@ -25,6 +25,9 @@ class CommonCosts:
 
     load: float = 0.78
     """Cycles of a load of a vector from the first cache: four of them in three cycles."""
+    load_beside: float = 0.0
+    """More of a load beside products: cycles that the thread of another machine on the same core
+    takes."""
     sum_ready: float = 4.0
     """Until a sum is ready to be added to: the least that a tap of a register tile takes."""
     tap: float = 0.4
@@ -623,8 +626,10 @@ ZEN4 = Costs(
 EMERALD_RAPIDS = replace(
     ZEN4,
     source="Lines from behind the second cache, rows and vectors that come from it: by hand on "
-    "Emerald Rapids, 23 and 29 November 2026; all else is taken from Zen 4.",
-    common=replace(ZEN4.common, l3_line=7.0),
+    "Emerald Rapids, 23 and 29 November 2026; loads beside products: register tiles of 12 by 2 and "
+    "5 by 4 vectors in turns, matrix products of 18 sizes, 30 November 2026; all else is taken "
+    "from Zen 4.",
+    common=replace(ZEN4.common, l3_line=7.0, load_beside=0.3),
     wgrad_channels=replace(ZEN4.wgrad_channels, vector_far=2.2),
     gemm=replace(ZEN4.gemm, rows_far=1.08),
 )
