@@ -19,11 +19,13 @@ percentile of the latency of a call, are compared: in milliseconds.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from math import prod
 from pathlib import Path
@@ -51,6 +53,10 @@ PROFILED = 5
 TURNS, SECONDS = 3, 2.0
 LOADS = {"alone": (1, 0), "2 processes": (2, 0), "4 processes": (4, 0), "beside a loop": (1, 1)}
 """Processes of the engine, and loops beside them."""
+PRODUCT = re.compile(
+    r"(?P<batch>\d+)x(?P<terms>\d+)x(?P<image>[\dx]+) -> \d+x(?P<columns>\d+)x.* kernel 1(x1)*"
+)
+"""A convolution of one tap, as kernels state it."""
 LOOP = [sys.executable, "-c", "while True: pass"]
 
 
@@ -253,14 +259,29 @@ def profile(machine: Any, run: Callable[[], Any], kernels: Any, peak: float) -> 
         observed.append(list(calls))
     ours = {name: info.kernel for name, info in kernels.infos.items()}
     found = Profile("relax_ext", "", "torch", "", 0, entries_of(observed, ours))
-    products: dict[str, list[float]] = {}
-    for entry in found.entries:
-        if entry.kernel == "gemm":
-            x, *_, out = entry.shapes
-            rows, columns = prod(x[:-1]), prod(out) // prod(x[:-1])
-            of_peak = entry.count * 2 * prod(out) * x[-1] / (entry.ms * 1e6) / peak
-            products.setdefault(f"{rows}x{x[-1]}x{columns}", [entry.share, of_peak])
+    products = products_of([call for calls in observed for call in calls], kernels.infos, peak)
     return {"share_of_ours": found.ours, "weakest": found.weakest, "gemm": products}
+
+
+def products_of(
+    calls: Sequence[Any], infos: Mapping[str, Any], peak: float
+) -> dict[str, list[float]]:
+    """Return the share of time and the fraction of the peak of matrix products, the longest first.
+
+    Products with constant weights are convolutions of one tap to their kernel.
+    """
+    ns: Counter[str] = Counter()
+    flops: Counter[str] = Counter()
+    for call in calls:
+        info = infos.get(call.symbol)
+        sizes = info and info.kernel == "gemm" and PRODUCT.fullmatch(info.shape)
+        if sizes:
+            rows = int(sizes["batch"]) * prod(map(int, sizes["image"].split("x")))
+            size = f"{rows}x{sizes['terms']}x{sizes['columns']}"
+            ns[size] += call.ns
+            flops[size] += 2 * rows * int(sizes["terms"]) * int(sizes["columns"])
+    total = sum(call.ns for call in calls)
+    return {size: [ns[size] / total, flops[size] / ns[size] / peak] for size, _ in ns.most_common()}
 
 
 def by_torch(model: Model, *, frozen: bool) -> Callable[[], Any]:

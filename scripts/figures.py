@@ -137,7 +137,7 @@ def gemm_of(found: Found) -> str:
     heads = ["model", "rows x terms x columns: share of the time, fraction of the peak"]
     lines = []
     for name, row in found["rows"].items():
-        products = sorted(row.get("gemm", {}).items(), key=lambda one: -one[1][0])
+        products = row.get("gemm", {}).items()
         if sum(share for _, (share, _) in products) >= 0.5:
             shown = (f"{size}: {share:.0%}, {of_peak:.2f}" for size, (share, of_peak) in products)
             lines.append([name, "; ".join(list(shown)[:PRODUCTS])])

@@ -141,7 +141,7 @@ def test_a_figure_that_no_file_has_is_seen(tmp_path: Path, monkeypatch: pytest.M
     calls = figures.renewed(text.replace("rows", "first"))
     assert "| training, static | 2.00, 0.500 | 8.00, – | 1.00 | 1.00 | 3.00 | 3.00 |" in calls
     assert "| training, batch | 2.00, 0.500 | 8.00, – | 2.00 | 2.00 | 1.50 | 1.50 |" in calls
-    row["gemm"] = {"8x8x4": [0.25, 0.75], "8x4x8": [0.5, 0.625]}
+    row["gemm"] = {"8x4x8": [0.5, 0.625], "8x8x4": [0.25, 0.75]}
     (tmp_path / "bench_models.json").write_text(json.dumps({**head, "rows": {"net": row}}))
     products = figures.renewed(text.replace("rows", "gemm"))
     assert "| net | 8x4x8: 50%, 0.62; 8x8x4: 25%, 0.75 |" in products
