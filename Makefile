@@ -35,6 +35,8 @@ OPENVINO := "openvino>=2026.4,<2026.5"
 MODELS := transformers==5.24.0 diffusers==0.42.1 segmentation-models-pytorch==0.6.0 timm==1.0.31 \
   torchvision==0.28.0 monai==1.6.0 einops==0.8.2
 
+BUSY_MODELS ?= Linknet SpeechT5HifiGan
+
 # Where benchmarks write: `make measured` writes the figures of the documents.
 OUT ?= out
 
@@ -86,7 +88,7 @@ bench-training: env  ## time training steps against PyTorch eager and torch.comp
 	$(call benchmark,$(PY),bench_torch_compile,bench_training) --modes step
 
 bench-busy: env-models env-rivals  ## time whole models while other processes run, compared with four frameworks, write out/bench_busy.json and .png
-	$(call benchmark,.venv-models/bin/python,bench_models,bench_busy) --busy
+	$(call benchmark,.venv-models/bin/python,bench_models,bench_busy) --busy --only $(BUSY_MODELS)
 
 bench-relay: env env-relay  ## time decoders by Relay, stock Relay and Relax, write out/bench_relay.json and .png
 	$(call benchmark,$(PY),bench_relay,bench_relay)
