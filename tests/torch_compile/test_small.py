@@ -75,7 +75,7 @@ def test_other_graphs_are_compiled(name: str) -> None:
 )
 @torch.no_grad()
 def test_a_demand_is_followed(arguments: Any) -> None:
-    """What is asked for, and symbolic sizes, whose largest value is unknown, are compiled."""
+    """Graphs with such options, and of symbolic sizes, whose largest is unknown, are compiled."""
     assert not left(nn.Linear(64, 64), torch.randn(8, 64), **arguments)[1]
 
 
