@@ -45,11 +45,6 @@ OPERATORS: dict[str, tuple[list[tuple], Callable[..., relax.Expr], bool]] = {
         lambda bb, x, y: OP.concat([bb.emit(OP.multiply(x, bb.emit(OP.mean(y)))), y], 1),
         True,
     ),
-    "mean of a concat": (
-        [(1, 64, 28, 28)] * 2,
-        lambda bb, x, y: OP.mean(bb.emit(OP.concat([x, y], 1)), [1]),
-        True,
-    ),
     "concat of batches": ([(2, 8, 9), (5, 8, 9)], lambda bb, x, y: OP.concat([x, y], 0), False),
     "concat of rows": ([(600, 64), (600, 20)], lambda bb, x, y: OP.concat([x, y], 1), True),
     "resize": (
@@ -114,7 +109,6 @@ def test_threads_share_what_is_worth_it(name: str) -> None:
         ("concat between operators", 3),
         ("concat of batches", 2),
         ("concat of rows", 0),
-        ("mean of a concat", 0),
     ],
 )
 def test_concatenations_are_copies_of_parts(name: str, parts: int) -> None:
