@@ -35,6 +35,7 @@ OPENVINO := "openvino>=2026.4,<2026.5"
 MODELS := transformers==5.24.0 diffusers==0.42.1 segmentation-models-pytorch==0.6.0 timm==1.0.31 \
   torchvision==0.28.0 monai==1.6.0 einops==0.8.2
 
+# Models that bench-busy measures: all of them would take hours.
 BUSY_MODELS ?= Linknet SpeechT5HifiGan
 
 # Where benchmarks write: `make measured` writes the figures of the documents.

@@ -237,7 +237,7 @@ def by_tvm(model: Model, threads: int) -> tuple[Callable[[], Any], Callable[[], 
         return machine["main"](*given)
 
     def profiled() -> Row:
-        peak = peaks.measure(engine("relax"), target, threads).gflops
+        peak = peaks.gflops(engine("relax"), target, threads)
         return profile(machine, run, kernels, peak)
 
     return run, profiled

@@ -43,18 +43,21 @@ class Peaks:
 
 def measure(engine: Any, target: Any, threads: int) -> Peaks:
     """Return the best of several tries of both."""
+    source = torch.ones(_COPIED // 4)
+    into = torch.zeros(_COPIED // 4)
+    copy_gbs = 2 * _COPIED / _best(lambda: into.copy_(source)) / 1e9
+    return Peaks(gflops(engine, target, threads), copy_gbs)
+
+
+def gflops(engine: Any, target: Any, threads: int) -> float:
+    """Return the best rate of several tries of multiply-adds."""
     machine = CpuMachine.of_features(*host_features(target))
     lanes = machine.vector_bytes // byte_width("float32")
     run = engine.kernel(_multiply_adds(threads, lanes), target)
     factors, sums = torch.ones(2 * lanes), torch.zeros(threads * _SUMS * lanes)
     arrays = [engine.array(tensor) for tensor in (factors, sums)]
     flops = 2 * threads * _SUMS * lanes * _STEPS
-    source = torch.ones(_COPIED // 4)
-    into = torch.zeros(_COPIED // 4)
-    return Peaks(
-        flops / _best(lambda: run(*arrays)) / 1e9,
-        2 * _COPIED / _best(lambda: into.copy_(source)) / 1e9,
-    )
+    return flops / _best(lambda: run(*arrays)) / 1e9
 
 
 def _multiply_adds(threads: int, lanes: int) -> Any:

@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
+from ..aten.sizes import SYMBOLIC
 from .attention import FORWARD
 
 OPERATORS = 6
@@ -28,7 +29,6 @@ SLOWER = {torch.ops.aten.convolution: 8, torch.ops.aten._convolution: 8, FORWARD
 
 _ATEN = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 _FREE = (operator.getitem, getattr)
-_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _TRANSPOSED = {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}
 """Names of functions for which PyTorch takes several times as long as for convolutions."""
 
@@ -66,7 +66,7 @@ def _value(node: fx.Node) -> Any:
 
 def _is_static(value: Any) -> bool:
     sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
-    return not any(isinstance(size, _SYMBOLIC) for size in sizes)
+    return not any(isinstance(size, SYMBOLIC) for size in sizes)
 
 
 def _of_attention(*shapes: Any, **_: Any) -> int:
